@@ -7,12 +7,14 @@ import logging
 import os
 import re
 import sys
+import tempfile
 from itertools import pairwise
 from typing import Any, TextIO
 
 import click
 
 from data_prep.base.errors import CommandFormatter, InputError, Stopped, escaped
+from data_prep.base.files import is_full
 from data_prep.base.progress import heartbeat
 from data_prep.base.registry import FOREIGN, Registry, foreign_place
 from stforecast.cli import data, run
@@ -163,7 +165,8 @@ def _explain(e: Exception | Stopped) -> tuple[int, str]:
     if isinstance(e, MemoryError) or OUT_OF_MEMORY.search(str(e)):
         return 2, _no_memory()
     if isinstance(e, OSError):
-        return 2, f"{e.filename or 'input/output'}: {e.strerror or e}"
+        place = f"standard output or {tempfile.gettempdir()}" if is_full(e) else "input/output"
+        return 2, f"{e.filename or place}: {e.strerror or e}"
     problem = f"{type(e).__name__}: {e}"
     if place := foreign_place(e):
         return 1, f"{place}: {problem}; correct it; with --debug there is a traceback"

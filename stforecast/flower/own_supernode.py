@@ -30,11 +30,11 @@ def end(code: int) -> None:
 def watch_heartbeats(
     client: Any, silent: float = SILENT, give_up: Callable[[int], None] = end
 ) -> None:
-    """Give up when a client's heartbeats, once one has arrived, arrive no more.
+    """Give up when a client that has begun to send heartbeats gets no answer to them any more.
 
     Args:
         client: class with Flower's `SendNodeHeartbeat`.
-        silent: seconds without a heartbeat.
+        silent: seconds without an answer.
         give_up: called once, with an exit code.
     """
     send, last = client.SendNodeHeartbeat, list[float]()
@@ -46,12 +46,12 @@ def watch_heartbeats(
         give_up(1)
 
     def send_and_note(self: Any, request: Any) -> Any:
+        if not last:
+            last.append(time.monotonic())
+            threading.Thread(target=watch, daemon=True).start()
         answer = send(self, request)
         if answer.success:
-            first = not last
-            last[:] = [time.monotonic()]
-            if first:
-                threading.Thread(target=watch, daemon=True).start()
+            last[0] = time.monotonic()
         return answer
 
     client.SendNodeHeartbeat = send_and_note
