@@ -24,6 +24,7 @@ from annotated_types import Le
 from pydantic import PositiveInt
 
 from data_prep.base.errors import InputError, Words, no_file
+from data_prep.base.files import naming_full_disk
 from data_prep.base.progress import ready
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.flower import supernode
@@ -150,11 +151,12 @@ class FederationServer(CheckedOptions):
             if not path.is_file():
                 raise no_file(path, "certificate or key", "see docs/federation.md")
         os.umask(0o077)
-        self.home.mkdir(parents=True, exist_ok=True)
-        self.home.chmod(0o700)
         address = f"{supernode.HOST}:{supernode.free_port()}"
-        keys = make_keys(self.home / "keys", days=3650)
-        self._write_connection(address, keys)
+        with naming_full_disk(self.home):
+            self.home.mkdir(parents=True, exist_ok=True)
+            self.home.chmod(0o700)
+            keys = make_keys(self.home / "keys", days=3650)
+            self._write_connection(address, keys)
         try:
             with supernode.signals_raise(), self._superlink(address, keys) as superlink:
                 _wait_for(superlink, address)

@@ -59,6 +59,8 @@ def _finite(value: Any) -> Any:
     """Return a value as JSON can hold it, with texts that fit a line."""
     if isinstance(value, dict):
         return {plain(str(name)): _finite(v) for name, v in value.items()}
+    if isinstance(value, list):
+        return [_finite(v) for v in value]
     if isinstance(value, str):
         return plain(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value
