@@ -15,7 +15,7 @@ import ipaddress
 import re
 import ssl
 import zipfile
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,31 +59,16 @@ clientapp = "trial:app"
 """An app without code, which a stranger tries to run."""
 
 
-class Admitted:
-    """Keys that the SuperLink has accepted: only their owners may send more than `SMALL` bytes."""
+def is_signed(headers: Mapping[str, str]) -> bool:
+    """Return whether the owner of the key that a request names has signed it."""
+    from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 
-    def __init__(self) -> None:
-        self._keys = set[str]()
-
-    def has_sent(self, request: Request) -> bool:
-        """Return whether the owner of such a key has signed a request."""
-        from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
-
-        key, signature, time = (request.headers.get(name, "") for name in SIGNED)
-        if key not in self._keys:
-            return False
-        try:
-            public = bytes_to_public_key(base64.b64decode(key))
-            return verify_signature(public, time.encode(), base64.b64decode(signature))
-        except ValueError:
-            return False
-
-    def note(self, request: Request, status: int) -> None:
-        """Note the SuperLink's answer to a request."""
-        if status < 400:
-            self._keys.add(request.headers.get(SIGNED[0], ""))
-        elif status in REFUSALS and self.has_sent(request):
-            self._keys.remove(request.headers[SIGNED[0]])
+    key, signature, time = (headers.get(name, "") for name in SIGNED)
+    try:
+        public = bytes_to_public_key(base64.b64decode(key))
+        return verify_signature(public, time.encode(), base64.b64decode(signature))
+    except ValueError:
+        return False
 
 
 def make_gate(superlink: str, authority: Path, everything: bool = False) -> Any:
@@ -107,13 +92,14 @@ def make_gate(superlink: str, authority: Path, everything: bool = False) -> Any:
         timeout=None if everything else PATIENCE,
         trust_env=False,
     )
-    admitted = Admitted()
+    accepted = set[str | None]()  # Keys, by the SuperLink.
 
     async def pass_on(request: Request) -> Response:
         path, size = request.scope["path"], int(request.headers.get("content-length", 0))
         if not passes.fullmatch(path):
             return Response(status_code=404)
-        if size > SMALL and not everything and not admitted.has_sent(request):
+        key = request.headers.get(SIGNED[0])
+        if size > SMALL and not (everything or (key in accepted and is_signed(request.headers))):
             # Flower tries again, and heartbeats let the SuperLink accept the key until then.
             return Response(status_code=503, headers={"connection": "close"})
         headers = [(k, v) for k, v in request.headers.items() if k not in NOT_PASSED_ON]
@@ -123,9 +109,10 @@ def make_gate(superlink: str, authority: Path, everything: bool = False) -> Any:
             answer = await client.send(asked, stream=True)
         except (ClientDisconnect, httpx.HTTPError):
             return Response(status_code=502)
-        admitted.note(request, answer.status_code)
-        if answer.status_code < 400 and (port := port_of(request.scope)):
-            port.known = True
+        if answer.status_code < 400:
+            accepted.add(key)
+            if port := port_of(request.scope):
+                port.known = True
         found = StreamingResponse(parts_of(answer, request), answer.status_code)
         found.raw_headers = [
             (k.lower(), v)

@@ -30,19 +30,14 @@ def end(code: int) -> None:
 def watch_heartbeats(
     client: Any, silent: float = SILENT, give_up: Callable[[int], None] = end
 ) -> None:
-    """Give up when a client that has begun to send heartbeats gets no answer to them any more.
-
-    Args:
-        client: class with Flower's `SendNodeHeartbeat`.
-        silent: seconds without an answer.
-        give_up: called once, with an exit code.
-    """
+    """Let a class with `SendNodeHeartbeat` give up after so many seconds without an answer."""
     send, last = client.SendNodeHeartbeat, list[float]()
 
     def watch() -> None:
         while (left := last[0] + silent - time.monotonic()) > 0:
             time.sleep(left)
-        sys.stderr.write(f"WARNING: no heartbeat has reached the server for {silent:g} s\n")
+        why = f"no heartbeat has reached the server for {silent:g} s"
+        sys.stderr.write(f"WARNING: {why}\n")
         give_up(1)
 
     def send_and_note(self: Any, request: Any) -> Any:

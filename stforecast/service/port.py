@@ -64,16 +64,17 @@ class _Connection(h11.Connection):
         if isinstance(event, h11.Request):
             of = dict(event.headers)
             size = int(of.get(b"content-length", 0))
-            for why, wrong in {
-                f"it has more than {MOST_HEADERS} headers": len(event.headers) > MOST_HEADERS,
-                # Each byte may be a chunk.
-                "it does not give its length": b"transfer-encoding" in of,
-                f"it has more than {self.largest:,} bytes": size > self.largest,
-            }.items():
-                if wrong:
-                    self.why = why
-                    raise h11.RemoteProtocolError(why)
+            if len(event.headers) > MOST_HEADERS:
+                self._refuse(f"it has more than {MOST_HEADERS} headers")
+            if b"transfer-encoding" in of:  # Each byte may be a chunk.
+                self._refuse("it does not give its length")
+            if size > self.largest:
+                self._refuse(f"it has more than {self.largest:,} bytes")
         return event
+
+    def _refuse(self, why: str) -> None:
+        self.why = why
+        raise h11.RemoteProtocolError(why)
 
 
 class Port(H11Protocol):
@@ -82,6 +83,8 @@ class Port(H11Protocol):
     Attributes:
         known: whether the application knows who this is.
     """
+
+    conn: _Connection
 
     def __init__(self, *args: Any, largest: int, **more: Any) -> None:
         super().__init__(*args, **more)

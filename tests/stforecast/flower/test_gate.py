@@ -3,7 +3,6 @@
 import asyncio
 from base64 import b64encode
 from datetime import UTC, datetime
-from types import SimpleNamespace
 
 import pytest
 
@@ -64,30 +63,19 @@ def test_a_node_passes_by_one_method_and_a_stranger_up_to_a_size(ask):
     assert ask("/v1/fleet/push-object", body=bytes(gate.SMALL + 1)) == 503
 
 
-def signed_by(asymmetric, private, public):
-    time = datetime.now(UTC).isoformat()
-    signature = asymmetric.sign_message(private, time.encode())
-    values = (b64encode(public), b64encode(signature), time.encode())
-    return SimpleNamespace(headers=dict(zip(gate.SIGNED, map(bytes.decode, values), strict=True)))
-
-
-def test_large_bodies_are_of_those_whose_key_the_superlink_accepts():
+def test_a_large_body_needs_the_signature_of_the_keys_owner():
     asymmetric = pytest.importorskip("flwr.supercore.primitives.asymmetric")
-    node, other = (
-        (asymmetric, private, asymmetric.public_key_to_bytes(public))
-        for private, public in (asymmetric.generate_key_pairs() for _ in range(2))
-    )
-    admitted = gate.Admitted()
-    admitted.note(signed_by(*node), 401)
-    assert not admitted.has_sent(signed_by(*node))
-    admitted.note(signed_by(*node), 200)
-    assert admitted.has_sent(signed_by(*node))
-    assert not admitted.has_sent(signed_by(*other))
-    assert not admitted.has_sent(signed_by(*other[:2], node[2])), "a key without its owner"
-    admitted.note(signed_by(*other[:2], node[2]), 401)
-    assert admitted.has_sent(signed_by(*node)), "others cannot shut a node out"
-    admitted.note(signed_by(*node), 401)
-    assert not admitted.has_sent(signed_by(*node))
+    (private, public), (other, _) = (asymmetric.generate_key_pairs() for _ in range(2))
+    key, time = asymmetric.public_key_to_bytes(public), datetime.now(UTC).isoformat()
+
+    def headers(by):
+        values = b64encode(key), b64encode(asymmetric.sign_message(by, time.encode()))
+        return dict(zip(gate.SIGNED, (*map(bytes.decode, values), time), strict=True))
+
+    assert gate.is_signed(headers(private))
+    assert not gate.is_signed(headers(other))
+    assert not gate.is_signed(headers(private) | {gate.SIGNED[1]: "?"})
+    assert not gate.is_signed({})
 
 
 def test_an_open_gate_lets_the_command_flwr_pass(ask):
