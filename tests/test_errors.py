@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 
 from data_prep.base.errors import CommandFormatter, InputError, Words, for_command, log_text
+from data_prep.cube import make_cube, write_cube
 from stforecast import Forecaster
 from stforecast.cli import main as cli
 
@@ -132,6 +133,29 @@ def test_a_log_record_is_worded_for_both():
     assert for_command(7) == 7
     of_dictionary = logging.LogRecord("a", 20, "", 1, "seen %s", ({"b": 1},), None)
     assert log_text(of_dictionary) == "seen {'b': 1}"
+
+
+def test_what_others_sent_is_one_line_in_a_log():
+    foreign = "\x1b[2J\u202e\n" + "x" * 10_000
+    record = logging.LogRecord("a", 20, "", 1, "%s", (foreign,), None)
+    line = CommandFormatter().format(record)
+    assert len(line) <= 4000
+    assert line.isprintable()
+
+
+def test_no_unit_or_name_of_a_file_controls_the_terminal(tmp_path, capsys):
+    units, time = "MB\x1b]0;owned\x07\x9b2J", pd.date_range("2024-01-01", periods=48, freq="h")
+    values = np.random.default_rng(0).random((48, 2))
+    cube = make_cube({"net": values}, time, ["a\x1b[2J", "b"], title="\x1b[2J", source="",
+                     license="", units=units)  # fmt: skip
+    path = write_cube(cube, tmp_path / "a.nc")
+    for words in (["info", path], ["run", "--data", path, "--service", "x", "--out", tmp_path]):
+        with pytest.raises(SystemExit):
+            cli.main([*map(str, words)])
+        said = "".join(capsys.readouterr())
+        assert "\x1b" not in said
+        assert "\x9b" not in said
+        assert "net" in said
 
 
 def test_python_is_told_of_parameters_where_a_value_does_not_follow():

@@ -27,6 +27,31 @@ from typing import Any
 LONGEST_REASON = 200
 """Maximum number of characters quoted from a library's error message."""
 
+LONGEST_LINE, LONGEST_TRACEBACK = 4_000, 20_000
+"""Characters of a line in a log, and of a traceback: they may quote what strangers sent."""
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""What a terminal obeys instead of showing it, but ends of lines and tabs."""
+
+
+def escaped(text: str) -> str:
+    r"""Return a text whose control characters are escaped: names and units may come from anybody.
+
+    >>> print(escaped("MB\x1b[2J\n"), end="")
+    MB\x1b[2J
+    """
+    return CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def plain(text: str, most: int = LONGEST_LINE) -> str:
+    r"""Return a text as one line without control characters, cut after `most` characters.
+
+    >>> print(plain("two\nlines"), plain("a" * 9, most=5))
+    two\nlines aaaa…
+    """
+    line = escaped(text[: most + 1]).replace("\n", r"\n")
+    return line if len(line) <= most else line[: most - 1] + "…"
+
 
 @dataclass(frozen=True)
 class _Option:
@@ -109,7 +134,7 @@ class InputError(ValueError):
 
     def __init__(self, *parts: str | Words | InputError) -> None:
         self.parts = parts
-        super().__init__("".join(map(str, parts)))
+        super().__init__(escaped("".join(map(str, parts))))
 
     def names(self, option: str) -> bool:
         """Return whether the message names an option of the command.
@@ -122,7 +147,7 @@ class InputError(ValueError):
     @property
     def typed(self) -> str:
         """The message, with options as one types them in a shell."""
-        return "".join(map(for_command, self.parts))
+        return escaped("".join(map(for_command, self.parts)))
 
 
 def for_command(value: Any) -> Any:
@@ -141,13 +166,17 @@ class CommandFormatter(logging.Formatter):
         record.message = log_text(record)
         return super().formatMessage(record)
 
+    def formatException(self, ei: Any) -> str:
+        """Return the traceback."""
+        return escaped(super().formatException(ei)[:LONGEST_TRACEBACK])
+
 
 def log_text(record: logging.LogRecord) -> str:
-    """Return the message of a log record for users of the command."""
+    """Return the message of a log record for users of the command, as one line."""
     text, args = str(for_command(record.msg)), record.args
     if isinstance(args, tuple):  # else the one value, a dictionary
         args = tuple(map(for_command, args))
-    return text % args if args else text
+    return plain(text % args if args else text)
 
 
 def error_text(error: Exception) -> str:
@@ -156,7 +185,9 @@ def error_text(error: Exception) -> str:
     >>> error_text(InputError(Words("give another {out}"))), error_text(KeyError("x"))
     ('give another --out', "KeyError: 'x'")
     """
-    return error.typed if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, InputError):
+        return error.typed
+    return plain(f"{type(error).__name__}: {error}")
 
 
 def choose(kind: str | Words, name: str, valid: Iterable[object]) -> InputError:
@@ -295,7 +326,7 @@ def some(items: Iterable[object], n: int = 5) -> str:
     >>> some(range(1, 9), 3)
     '1, 2, 3, … (8 in all)'
     """
-    names = [str(item) for item in items]
+    names = [plain(str(item)) for item in items]
     return ", ".join(names[:n]) + (f", … ({len(names)} in all)" if len(names) > n else "")
 
 

@@ -48,7 +48,8 @@ def file_lock(path: Path, place: Path, remedy: str | Words = WAIT) -> Iterator[N
     Another process gets an error with the remedy. The locked file names the process, and is
     removed afterwards. On a file system without locks only a warning is logged.
     """
-    handle = _take(path, place, remedy)
+    with naming_full_disk(path):
+        handle = _take(path, place, remedy)
     try:
         yield
     finally:
@@ -125,7 +126,7 @@ class WriteError(OSError, InputError):
     'a.nc: cannot be written (Read-only file system); choose another place'
     """
 
-    def __init__(self, path: Path, cause: OSError) -> None:
+    def __init__(self, path: Path, cause: Exception) -> None:
         code = _code(cause)
         reason = os.strerror(code) if code else " ".join(str(cause).split())
         OSError.__init__(self, code or errno.EIO, reason, str(path))
@@ -138,6 +139,22 @@ class WriteError(OSError, InputError):
     def __str__(self) -> str:
         remedy = "free some space or choose" if self.errno in FULL else "choose"
         return f"{self.filename}: cannot be written ({self.strerror}); {remedy} another place"
+
+
+@contextmanager
+def naming_full_disk(place: Path) -> Iterator[None]:
+    """Raise a `WriteError` of a file or folder if the disk is full within the context.
+
+    The system does not name a file that is open, and safetensors has an error of its own.
+    """
+    try:
+        yield
+    except WriteError:
+        raise
+    except Exception as e:
+        if not is_full(e):
+            raise
+        raise WriteError(Path(getattr(e, "filename", None) or place), e) from e
 
 
 def check_target(path: Path) -> None:
@@ -175,10 +192,13 @@ def atomic_path(path: str | os.PathLike[str], mode: int = 0o644) -> Iterator[Pat
         part.replace(path)
     except WriteError:
         raise
-    except OSError as e:
-        if e.filename is not None and not str(e.filename).startswith(str(folder)):
+    except Exception as e:
+        other = getattr(e, "filename", None)
+        if other is not None and not str(other).startswith(str(folder)):
             raise  # another file caused the error
-        raise WriteError(path, e) from e
+        if isinstance(e, OSError) or is_full(e):
+            raise WriteError(path, e) from e
+        raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         if lock is not None:

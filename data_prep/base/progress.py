@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from typing import TypeVar, cast
 
+from data_prep.base.errors import escaped
+
 T = TypeVar("T")
 
 FIRST, LONGEST = 3.0, 300.0
@@ -48,7 +50,7 @@ def parts(total: int, what: str, unit: str, *, progress: bool) -> Iterator[Calla
         def begins(name: str = "") -> None:
             nonlocal done
             bar.update(done - bar.n)
-            bar.set_postfix_str(name)
+            bar.set_postfix_str(escaped(name))
             named = f", {name}" if name else ""
             text = f"{what}: {unit} {done + 1} of {total}{named}{time_left(begin, done, total)}"
             _work["parts"], _work["now"] = text, ""

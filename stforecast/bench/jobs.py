@@ -14,6 +14,7 @@ from typing import Any, Generic
 import pandas as pd
 
 from data_prep.base.errors import InputError, Stopped, Words, error_text, slug
+from data_prep.base.files import naming_full_disk
 from data_prep.base.progress import parts
 from stforecast.bench import LOCAL, RAY
 from stforecast.bench.figures import Gallery, draw_figures
@@ -159,7 +160,8 @@ def do_jobs(
                 failures[name] = error_text(e)
                 log.warning("%s: %s", name, failures[name])
                 job.folder.mkdir(parents=True, exist_ok=True)
-                (job.folder / FAILED).write_text(traceback.format_exc())
+                with naming_full_disk(job.folder):
+                    (job.folder / FAILED).write_text(traceback.format_exc())
     runs = {place: run for place, run in found.items() if run}
     for place in runs:
         (place / FAILED).unlink(missing_ok=True)

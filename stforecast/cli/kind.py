@@ -50,6 +50,7 @@ from pydantic import ConfigDict, StrictInt
 
 from data_prep import DATA_SETS
 from data_prep.base.errors import InputError, choose, counted, slug
+from data_prep.base.files import naming_full_disk
 from data_prep.city.simulate import simulate
 from stforecast.bench.grid_file import COMMON_KEYS, Entry
 from stforecast.bench.kind import Fold, Kind, Scenario
@@ -391,7 +392,8 @@ def simulated(city: SimulatedCity, out: Path, progress: bool) -> Path:
     options = {k: v for k, v in dataclasses.asdict(city).items() if k != "name"}
     with tempfile.TemporaryDirectory(dir=cube.parent, prefix=f"{name}-raw-") as raw:
         simulate(Path(raw), progress=progress, **options)
-        about.write_text(text)
+        with naming_full_disk(about):
+            about.write_text(text)
         DATA_SETS.find(city.city).prepare(Path(raw), cube, progress=progress)
     return cube
 

@@ -7,12 +7,14 @@ import logging
 import os
 import re
 import sys
+import tempfile
 from itertools import pairwise
 from typing import Any, TextIO
 
 import click
 
-from data_prep.base.errors import CommandFormatter, InputError, Stopped, log_text
+from data_prep.base.errors import CommandFormatter, InputError, Stopped, escaped, log_text
+from data_prep.base.files import is_full
 from data_prep.base.progress import heartbeat
 from data_prep.base.registry import FOREIGN, Registry, foreign_place
 from stforecast.cli import data, run
@@ -130,6 +132,7 @@ def main(argv: list[str] | None = None) -> None:
     args = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, io.TextIOWrapper):  # a file's name may hold any bytes
         sys.stdout.reconfigure(errors="backslashreplace")
+    _escape(sys.stdout)
     chosen: dict[str, Any] = {}
     try:
         sys.exit(
@@ -143,8 +146,14 @@ def main(argv: list[str] | None = None) -> None:
             _write_notices("json")  # A wrong command ends before its group is called.
             log.error(" ".join(message.split()))
         else:
-            click.echo(f"stforecast: {' '.join(message.split())}", err=True)
+            click.echo(escaped(f"stforecast: {' '.join(message.split())}"), err=True)
         sys.exit(code)
+
+
+def _escape(stream: TextIO) -> None:
+    """Let a stream escape control characters: tables show names and units of others."""
+    write = stream.write
+    vars(stream)["write"] = lambda text: write(escaped(text))
 
 
 def _explain(e: Exception | Stopped) -> tuple[int, str]:
@@ -162,7 +171,8 @@ def _explain(e: Exception | Stopped) -> tuple[int, str]:
     if isinstance(e, MemoryError) or OUT_OF_MEMORY.search(str(e)):
         return 2, _no_memory()
     if isinstance(e, OSError):
-        return 2, f"{e.filename or 'input/output'}: {e.strerror or e}"
+        place = f"standard output or {tempfile.gettempdir()}" if is_full(e) else "input/output"
+        return 2, f"{e.filename or place}: {e.strerror or e}"
     problem = f"{type(e).__name__}: {e}"
     if place := foreign_place(e):
         return 1, f"{place}: {problem}; correct it; with --debug there is a traceback"

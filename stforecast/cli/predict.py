@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from data_prep.base.errors import InputError, counted, reading, some
+from data_prep.base.errors import InputError, counted, plain, reading, some
 from stforecast.cli.commands import command, say_json, say_next
 from stforecast.cli.options import (
     EVENTS,
@@ -124,7 +124,7 @@ def predict(
 def say_unused(file: str | None, limit: Threshold | None, cells: np.ndarray) -> None:
     """Write to standard error which thresholds of a file are of cells that are not forecast."""
     if isinstance(limit, Mapping) and (others := limit.keys() - set(map(str, cells))):
-        unused = some(sorted(map(str, others)))
+        unused = plain(some(sorted(map(str, others))))
         click.echo(f"{file}: thresholds of cells that are not forecast: {unused}", err=True)
 
 

@@ -8,23 +8,36 @@ the gate holds.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import io
 import ipaddress
 import re
 import ssl
 import zipfile
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from data_prep.base.errors import InputError, Words
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
 
 NODES, ALL = re.compile(r"/v1/fleet/[a-z-]+"), re.compile(r"/v1/[a-z-]+/[a-z-]+")
 """Paths that pass, and those that an open gate lets pass."""
 
 LARGEST = 2**26
 """Bytes of the largest message that passes; Flower sends tensors in parts of 5 MiB."""
+
+SMALL = 2**16
+"""Bytes of the largest message of somebody whose key was not accepted yet."""
+
+PATIENCE = 60.0
+"""Seconds that the SuperLink may take; nodes wait for 30."""
+
+SIGNED = ("flwr-public-key", "flwr-signature", "flwr-timestamp")
+"""Headers of a node's key, of its signature and of the time that is signed."""
 
 NOT_PASSED_ON = {"host", "connection", "content-length", "transfer-encoding"}
 """Headers that belong to one connection."""
@@ -46,39 +59,61 @@ clientapp = "trial:app"
 """An app without code, which a stranger tries to run."""
 
 
+def is_signed(headers: Mapping[str, str]) -> bool:
+    """Return whether the owner of the key that a request names has signed it."""
+    from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
+
+    key, signature, time = (headers.get(name, "") for name in SIGNED)
+    try:
+        public = bytes_to_public_key(base64.b64decode(key))
+        return verify_signature(public, time.encode(), base64.b64decode(signature))
+    except ValueError:
+        return False
+
+
 def make_gate(superlink: str, authority: Path, everything: bool = False) -> Any:
-    """Return the gate, an ASGI application; it may let everything pass, as the SuperLink would."""
+    """Return the gate, an ASGI application; it may let everything pass, as the SuperLink would.
+
+    It relies on a server that limits headers and bodies, as `make_server` does.
+    """
     import httpx
     from starlette.applications import Starlette
-    from starlette.requests import Request
+    from starlette.requests import ClientDisconnect
     from starlette.responses import Response, StreamingResponse
     from starlette.routing import Route
+
+    from stforecast.service.port import port_of
 
     passes = ALL if everything else NODES
     client = httpx.AsyncClient(
         base_url=f"https://{superlink}",
         verify=ssl.create_default_context(cafile=authority),
         limits=httpx.Limits(max_connections=None),
-        timeout=None,
+        timeout=None if everything else PATIENCE,
         trust_env=False,
     )
+    accepted = set[str | None]()  # Keys, by the SuperLink.
 
     async def pass_on(request: Request) -> Response:
-        path = request.scope["path"]
+        path, size = request.scope["path"], int(request.headers.get("content-length", 0))
         if not passes.fullmatch(path):
             return Response(status_code=404)
-        body = bytearray()
-        async for part in request.stream():
-            body += part
-            if len(body) > LARGEST:
-                return Response(status_code=413)
+        key = request.headers.get(SIGNED[0])
+        if size > SMALL and not (everything or (key in accepted and is_signed(request.headers))):
+            # Flower tries again, and heartbeats let the SuperLink accept the key until then.
+            return Response(status_code=503, headers={"connection": "close"})
         headers = [(k, v) for k, v in request.headers.items() if k not in NOT_PASSED_ON]
-        asked = client.build_request("POST", path, content=bytes(body), headers=headers)
         try:
+            body = await request.body()
+            asked = client.build_request("POST", path, content=body, headers=headers)
             answer = await client.send(asked, stream=True)
-        except httpx.HTTPError:
+        except (ClientDisconnect, httpx.HTTPError):
             return Response(status_code=502)
-        found = StreamingResponse(parts_of(answer), answer.status_code)
+        if answer.status_code < 400:
+            accepted.add(key)
+            if port := port_of(request.scope):
+                port.known = True
+        found = StreamingResponse(parts_of(answer, request), answer.status_code)
         found.raw_headers = [
             (k.lower(), v)
             for k, v in answer.headers.raw
@@ -86,10 +121,13 @@ def make_gate(superlink: str, authority: Path, everything: bool = False) -> Any:
         ]
         return found
 
-    async def parts_of(answer: Any) -> AsyncIterator[bytes]:
+    async def parts_of(answer: Any, request: Request) -> AsyncIterator[bytes]:
         try:
             async for part in answer.aiter_raw():
                 yield part
+        except httpx.HTTPError:
+            if port := port_of(request.scope):
+                port.cut_off("the SuperLink did not answer to the end")
         finally:  # Also if the one that asked has gone.
             await answer.aclose()
 

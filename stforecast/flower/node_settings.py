@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import ssl
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -118,7 +119,9 @@ class NodeSettings:
             "--root-certificates": self.root_certificates,
             "--auth-supernode-private-key": self.key,
         }
-        start = [find_program("flower-supernode"), "--superlink", self.superlink, "--host", HOST]
+        find_program("flower-supernode")
+        start = [sys.executable, "-m", "stforecast.flower.own_supernode"]
+        start += ["--superlink", self.superlink, "--host", HOST]
         flags = [f"{flag}={path.resolve()}" for flag, path in files.items() if path]
         flags += ["--insecure"] if self.insecure else []
         return [*start, "--port", str(port), "--node-config", words, *flags]

@@ -24,10 +24,11 @@ from annotated_types import Le
 from pydantic import PositiveInt
 
 from data_prep.base.errors import InputError, Words, no_file
+from data_prep.base.files import naming_full_disk
 from data_prep.base.progress import ready
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.flower import supernode
-from stforecast.flower.gate import check_closed, make_gate, other_addresses, tried
+from stforecast.flower.gate import LARGEST, check_closed, make_gate, other_addresses, tried
 
 NO_USES = (
     *("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
@@ -150,11 +151,12 @@ class FederationServer(CheckedOptions):
             if not path.is_file():
                 raise no_file(path, "certificate or key", "see docs/federation.md")
         os.umask(0o077)
-        self.home.mkdir(parents=True, exist_ok=True)
-        self.home.chmod(0o700)
         address = f"{supernode.HOST}:{supernode.free_port()}"
-        keys = make_keys(self.home / "keys", days=3650)
-        self._write_connection(address, keys)
+        with naming_full_disk(self.home):
+            self.home.mkdir(parents=True, exist_ok=True)
+            self.home.chmod(0o700)
+            keys = make_keys(self.home / "keys", days=3650)
+            self._write_connection(address, keys)
         try:
             with supernode.signals_raise(), self._superlink(address, keys) as superlink:
                 _wait_for(superlink, address)
@@ -198,16 +200,15 @@ class FederationServer(CheckedOptions):
     @contextlib.contextmanager
     def _gate(self, address: str, keys: Keys) -> Iterator[None]:
         """Listen for nodes within the context."""
-        import uvicorn
+        from stforecast.service.port import make_server
 
         try:
-            config = uvicorn.Config(
+            gate = make_server(
                 make_gate(address, keys.authority, self.unsafe_open),
-                log_level="warning",
+                LARGEST,
                 ssl_certfile=self.certificate,
                 ssl_keyfile=str(self.private_key),
             )
-            config.load()
             family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
             listener = socket.create_server((self.host, self.port), family=family)
         except OSError as e:
@@ -215,7 +216,6 @@ class FederationServer(CheckedOptions):
                 f"{self.host}:{self.port} with {self.certificate}: nobody can join ({e.strerror}); "
                 "give a free port, and a certificate in PEM with its own key"
             ) from e
-        gate = uvicorn.Server(config)
         thread = threading.Thread(target=gate.run, args=([listener],), daemon=True)
         thread.start()
         try:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from data_prep.base.errors import CommandFormatter, log_text
+from data_prep.base.errors import CommandFormatter, log_text, plain
 from data_prep.base.files import atomic_path
 from stforecast.flower.standing import (
     EVENTS,
@@ -26,7 +26,7 @@ from stforecast.flower.standing import (
 )
 
 
-class JsonLines(logging.Formatter):
+class JsonLines(CommandFormatter):
     """Formats a record as one line of JSON.
 
     It holds the time (UTC), level, logger and message, and the fields that the log call passed as
@@ -49,14 +49,20 @@ class JsonLines(logging.Formatter):
             "message": log_text(record),
             **getattr(record, "fields", {}),
         }
+        found = {name: _finite(value) for name, value in line.items()}
         if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps({name: _finite(value) for name, value in line.items()})
+            found["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(found)
 
 
 def _finite(value: Any) -> Any:
+    """Return a value as JSON can hold it, with texts that fit a line."""
     if isinstance(value, dict):
-        return {str(name): _finite(v) for name, v in value.items()}
+        return {plain(str(name)): _finite(v) for name, v in value.items()}
+    if isinstance(value, list):
+        return [_finite(v) for v in value]
+    if isinstance(value, str):
+        return plain(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.base.errors import InputError
+from data_prep.base.files import WriteError
 from stforecast.federated.nodes.messages import OF_SUMS, Message
 from stforecast.federated.nodes.run_settings import FederationSettings
 from stforecast.flower.hand_over import ABOUT, PAYLOAD, Array, Arrays, receive, send
@@ -75,7 +76,7 @@ def answer(about: Mapping[str, Any], arrays: Arrays) -> tuple[dict[str, str], di
     """Answer a message of the server, given its text, its tensors and the settings.
 
     Without an answer, the class of the `error` is returned. Its text, with paths, cells, times and
-    values, stays in this node's log.
+    values, stays in this node's log, but for a file that cannot be written.
     """
     show_log()
     try:
@@ -84,7 +85,7 @@ def answer(about: Mapping[str, Any], arrays: Arrays) -> tuple[dict[str, str], di
         text, found = encode(answer_of_node(run, about["node"], asked))
     except Exception as e:
         log.error("no answer to the server: %s", e, exc_info=not isinstance(e, InputError))
-        return {"error": type(e).__name__}, {}
+        return {"error": str(e) if isinstance(e, WriteError) else type(e).__name__}, {}
     return {"text": text}, found
 
 

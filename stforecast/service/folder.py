@@ -29,7 +29,7 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError, reading
-from data_prep.base.files import file_lock
+from data_prep.base.files import file_lock, naming_full_disk
 from data_prep.cube import open_cube, write_cube
 from data_prep.netcdf import dump, netcdf_target, open_netcdf
 from stforecast.data.cubes import open_cube as open_data
@@ -207,8 +207,9 @@ def next_state(run: Path) -> Iterator[Path]:
     number = int(before.name) + 1 if before else 1
     part = service / f".{number}.part"
     shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    yield part
+    with naming_full_disk(service):
+        part.mkdir(parents=True)
+        yield part
     shutil.rmtree(service / str(number), ignore_errors=True)  # Of an update that was killed.
     part.rename(service / str(number))
     link = service / ".current"

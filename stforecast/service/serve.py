@@ -5,10 +5,12 @@ each request the files' times are compared, and a model or history that was repl
 if that fails, the one before stays in service, and `/health` says so.
 """
 
+import contextlib
 import hmac
 import json
 import logging
 import math
+import re
 import socket
 import threading
 import time
@@ -25,7 +27,6 @@ from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from data_prep.base.errors import InputError, Words, choose, some
@@ -43,6 +44,15 @@ log = logging.getLogger(__name__)
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 """Hosts that need no token."""
+
+OWN_HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d*)?", re.IGNORECASE)
+"""What clients call a server of the loopback."""
+
+LARGEST = 2**16
+"""Bytes of a request's body, which is not read."""
+
+IN_LOG = "a file was replaced and cannot be read; the service's log says why"
+"""The problem, for those without the token."""
 
 SHORTEST = 16
 """Characters of a token."""
@@ -271,26 +281,28 @@ def make_app(service: ForecastService, token: str = "") -> FastAPI:
         },
     )
     app.add_middleware(Head)
-    if not token:  # A page elsewhere must not reach a server of the loopback by another name.
-        hosts = [*LOOPBACK, "[::1]", "testserver"]
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts)
 
     @app.middleware("http")
     async def guard(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
-        begin, path = time.perf_counter(), request.url.path
-        sent = request.headers.get("authorization", "").encode()
-        if (
-            token
-            and path != "/health"
-            and not hmac.compare_digest(sent, f"Bearer {token}".encode())
-        ):
-            wrong = "not this service's token; " if sent else ""
+        begin, path = time.perf_counter(), request.scope["path"]
+        kind, _, sent = request.headers.get("authorization", "").partition(" ")
+        known = not token or (
+            kind.lower() == "bearer" and hmac.compare_digest(sent.strip().encode(), token.encode())
+        )
+        request.state.known = known
+        if known and (port := request.scope["state"].get("port")):
+            port.known = True
+        # A page elsewhere must not reach a server of the loopback by another name.
+        if not token and not OWN_HOST.fullmatch(request.headers.get("host", "")):
             response: Response = _refused(
-                401, f"{wrong}send the token as: Authorization: Bearer TOKEN"
+                400, "unknown host; ask for 127.0.0.1, localhost or [::1], or give a token"
             )
-            response.headers["www-authenticate"] = "Bearer"
-        else:
+        elif known or path == "/health":
             response = await call(request)
+        else:
+            wrong = "not this service's token; " if sent else ""
+            response = _refused(401, f"{wrong}send the token as: Authorization: Bearer TOKEN")
+            response.headers["www-authenticate"] = "Bearer"
         named = path if path in PATHS else "other"
         service.requests[named, response.status_code] += 1
         service.seconds[named] += time.perf_counter() - begin
@@ -341,12 +353,17 @@ async def _bad_input(request: Request, e: Exception) -> JSONResponse:
 
 
 async def _no_path(request: Request, e: Exception) -> JSONResponse:
-    return _refused(404, f"nothing at {request.url.path}; /openapi.json lists what there is")
+    return _refused(404, f"nothing at {_path(request)}; /openapi.json lists what there is")
 
 
 async def _no_method(request: Request, e: Exception) -> JSONResponse:
-    text = f"{request.method} of {request.url.path}; this service only answers GET and HEAD"
+    text = f"{request.method} of {_path(request)}; this service only answers GET and HEAD"
     return _refused(405, text, allow="GET, HEAD")
+
+
+def _path(request: Request) -> str:
+    # Not `request.url`, which a strange header Host breaks.
+    return str(request.scope["path"])
 
 
 async def _bad_request(request: Request, e: Exception) -> JSONResponse:
@@ -403,7 +420,7 @@ def _add_paths(app: FastAPI, service: ForecastService) -> None:
         summary="What is in service",
         responses={503: {"description": "As 200, if the records are late."}},
     )
-    def health(response: Response) -> dict[str, Any]:
+    def health(request: Request, response: Response) -> dict[str, Any]:
         loaded = service.current()
         late = service.late()
         response.status_code = 503 if late else 200
@@ -411,7 +428,8 @@ def _add_paths(app: FastAPI, service: ForecastService) -> None:
         last = pd.DatetimeIndex(series.calendar.local_times(np.array([len(series.values) - 1])))
         return {
             "status": "late" if late else "stale" if service.problem else "ok",
-            "problem": late or service.problem,
+            "problem": late
+            or (service.problem if request.state.known else service.problem and IN_LOG),
             "method": forecaster.config.method,
             "cells": len(series.cells),
             "history_until": last[0].isoformat(),
@@ -450,10 +468,12 @@ def check_port(host: str, port: int) -> None:
 
 def serve(run: Path, history: Path | None, host: str, port: int, token: str) -> None:
     """Serve a run until Ctrl-C or SIGTERM."""
-    import uvicorn
+    from stforecast.service.port import make_server
 
     check_address(host, token)
     check_port(host, port)
     app = make_app(ForecastService(run, history), token)
-    log.info("http://%s:%d/openapi.json describes what is served; Ctrl-C ends it", host, port)
-    uvicorn.run(app, host=host, port=port, log_level="warning")
+    where = f"[{host}]" if ":" in host else host
+    log.info("http://%s:%d/openapi.json describes what is served; Ctrl-C ends it", where, port)
+    with contextlib.suppress(KeyboardInterrupt):
+        make_server(app, LARGEST, host=host, port=port).run()

@@ -11,9 +11,10 @@ import h5py
 import numpy as np
 import pandas as pd
 import pytest
+from safetensors.numpy import save_file
 
 from data_prep.base.errors import InputError
-from data_prep.base.files import WriteError, atomic_path, check_target
+from data_prep.base.files import WriteError, atomic_path, check_target, file_lock
 from data_prep.cube import make_cube, open_cube, write_chunks, write_cube
 from data_prep.sets.fedda_h5 import write as write_fedda
 
@@ -49,7 +50,18 @@ def write_text(cube, path):
         cube["net"].to_pandas().to_csv(part)
 
 
-WRITERS = [write_cube, write_in_slabs, write_fedda, write_text]
+def write_tensors(cube, path):
+    with atomic_path(path) as part:
+        save_file({"net": cube["net"].to_numpy()}, part)
+
+
+WRITERS = [write_cube, write_in_slabs, write_fedda, write_text, write_tensors]
+
+
+def test_a_lock_on_a_full_disk_has_its_path(tmp_path, small_disk):
+    small_disk(0)
+    with pytest.raises(WriteError, match=rf"a.lock: cannot be written \({FULL}\)"):
+        file_lock(tmp_path / "a.lock", tmp_path).__enter__()
 
 
 @pytest.mark.parametrize("room", [0, 3000, 20_000, 60_000])

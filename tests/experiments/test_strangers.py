@@ -7,6 +7,7 @@ import subprocess
 
 import psutil
 import pytest
+from attackers import Attacker, besiege
 from supernodes import start_supernode
 from waiting import wait_for
 
@@ -142,6 +143,21 @@ def test_the_attack_works_where_nothing_stands_against_it(tmp_path):
         said = (tmp_path / "logs" / "superlink.log").read_text()
         assert "whoever reaches 127.0.0.1" in said
         assert "can list, register and run anything" in said
+
+
+def test_requests_that_cost_much_stop_nobody_else(tmp_path):
+    with LocalFlower(tmp_path / "logs", make_keys(tmp_path / "keys")) as flower:
+        start_with_node(flower, tmp_path)
+        stranger = Attacker(int(flower.address.split(":")[1]), flower.keys.authority)
+        waited, grown, cpu = besiege(stranger, flower.running["superlink"].pid)
+        said = (tmp_path / "logs" / "superlink.log").read_text()
+        assert waited < 10, "an answer comes at once, on any processor"
+        assert cpu < 20
+        assert grown < 50
+        refusals = [line for line in said.splitlines() if "refused a request" in line]
+        assert len(refusals) == len({line.split(": ")[1].split(" (")[0] for line in refusals})
+        assert 2 <= len(refusals) <= 5
+        assert "Traceback" not in said
 
 
 class Everywhere(LocalFlower):

@@ -38,6 +38,7 @@ from torch import Tensor, nn
 
 from data_prep.base import limits
 from data_prep.base.errors import InputError, Words
+from data_prep.base.files import naming_full_disk
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.population import Population
@@ -217,7 +218,8 @@ def bfloat16_pays(population: Population, x: Tensor, threads: int) -> bool:
         times = f"{1e3 * narrow:.2f} ms a step, single precision {1e3 * single:.2f} ms"
         log.debug("bfloat16: %s", times)
         if kept:
-            kept.write_text("yes" if pays else "no")
+            with naming_full_disk(kept):
+                kept.write_text("yes" if pays else "no")
     log.debug("precision: %s%s", "bfloat16" if pays else "single, which is faster here", where)
     return pays
 

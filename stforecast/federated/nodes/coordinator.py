@@ -35,7 +35,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, plain
 from stforecast.federated.core.method import Method, initial_state
 from stforecast.federated.core.state import Clients, Participants, State
 from stforecast.federated.core.tensors import Like, joined, like_of, total_bytes
@@ -455,6 +455,7 @@ class Coordinator:
 
     def _leave_out(self, node: int, reason: str, sent: bool) -> None:
         """Leave a node out of the round; `sent` says that it sent something unusable."""
+        reason = plain(reason)
         if node == EVERYBODY:
             self._lose_sum(SumLost(reason))
             return

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeGuard, TypeVar
 import torch
 from torch import Tensor
 
-from data_prep.base.errors import Words
+from data_prep.base.errors import Words, plain
 from stforecast.federated.core.tensors import Like, Payload, like_of, total_bytes
 from stforecast.federated.engine.faults import sound_clients
 from stforecast.federated.uploads.uplink import Uplink
@@ -97,7 +97,7 @@ class Rejected(Exception):
     """Raised for an unusable answer; `taken` says that it claims the clients of another node."""
 
     def __init__(self, reason: str, taken: bool = False) -> None:
-        super().__init__(reason)
+        super().__init__(plain(reason))
         self.taken = taken
 
 

@@ -31,7 +31,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from data_prep.base.errors import InputError, reading
-from data_prep.base.files import checksum
+from data_prep.base.files import checksum, naming_full_disk
 from stforecast.federated.core.options import LARGEST
 from stforecast.federated.core.state import State
 from stforecast.federated.engine.rounds import RoundReport
@@ -106,11 +106,13 @@ def save_checkpoint(
     `keep` is given an older checkpoint's round and the newest. If it cannot be written, existing
     checkpoints are unchanged.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"round-{checkpoint.state.round:04d}"
-    part = Path(tempfile.mkdtemp(dir=folder, prefix=f".{target.name}.", suffix=".part"))
+    with naming_full_disk(target):
+        folder.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(dir=folder, prefix=f".{target.name}.", suffix=".part"))
     try:
-        _write(checkpoint, part)
+        with naming_full_disk(target):
+            _write(checkpoint, part)
         shutil.rmtree(target, ignore_errors=True)  # Damaged: else the run would resume from it.
         part.rename(target)
     finally:

@@ -1,16 +1,17 @@
 """Checkpoints on disk: whole or not there, never trusted blindly."""
 
 import dataclasses
-import errno
 import json
 import re
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from data_prep.base.errors import InputError
+from data_prep.base.files import WriteError
 from stforecast.federated.core.state import Clients, State
 from stforecast.federated.engine.rounds import RoundReport
 from stforecast.federated.runs import checkpoint as checkpoints
@@ -203,10 +204,10 @@ def test_a_disk_that_is_full_leaves_what_was_there(tmp_path, monkeypatch):
 
     def full(tensors, path):
         Path(path).write_bytes(b"half")
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr(checkpoints, "save_file", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(WriteError, match=r"/round-0002: cannot be written \(No space left"):
         save_checkpoint(made(2), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["round-0001"]
     assert_same(newest_sound(tmp_path, RUN), made(1))

@@ -65,7 +65,7 @@ def test_a_killed_node_comes_back_within_the_lease(tmp_path, town):
         joined(1, 120)
         (child,) = [
             p for p in psutil.Process(flower.running["north"].pid).children()
-            if any("flower-supernode" in word for word in p.cmdline())
+            if any("own_supernode" in word for word in p.cmdline())
         ]  # fmt: skip
         child.send_signal(signal.SIGKILL)
         joined(2, 240)

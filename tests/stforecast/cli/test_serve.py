@@ -7,11 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
+from attackers import Attacker, besiege
+from waiting import started, wait_for
 
 from data_prep.base.errors import InputError
 from stforecast.cli.main import main
 from stforecast.data.cubes import open_cube
+from stforecast.flower.supernode import free_port
 from stforecast.forecasting import runs
 from stforecast.forecasting.forecaster import Forecaster
 
@@ -38,7 +42,7 @@ def run(trained, tmp_path):
 
 @pytest.fixture
 def client(run):
-    return TestClient(make_app(ForecastService(run)))
+    return TestClient(make_app(ForecastService(run)), base_url="http://localhost")
 
 
 def test_json_and_csv_are_what_predict_gives(client, run, town):
@@ -153,6 +157,7 @@ def test_a_token_is_asked_for_except_by_health(run):
     assert client.get("/health").status_code == 200
     right = {"Authorization": f"Bearer {TOKEN}"}
     assert client.get("/cells", headers=right).status_code == 200
+    assert client.get("/cells", headers={"Authorization": f"bearer {TOKEN}"}).status_code == 200
     wrong = {"Authorization": f"Bearer {TOKEN}x"}
     answer = client.get("/cells", headers=wrong)
     assert answer.status_code == 401
@@ -166,7 +171,10 @@ def test_other_hosts_need_a_token_and_other_names_of_the_loopback_are_refused(cl
         check_address("0.0.0.0", "")
     with pytest.raises(InputError, match="3 characters, expected at least 16"):
         check_address("127.0.0.1", "abc")
-    assert client.get("/health", headers={"Host": "elsewhere.example"}).status_code == 400
+    for host in ("elsewhere.example", "testserver", "localhost.example", "::1", "127.0.0.1:x"):
+        assert client.get("/health", headers={"Host": host}).status_code == 400
+    for host in ("LOCALHOST:80", "127.0.0.1:8000", "[::1]", "[::1]:8000"):
+        assert client.get("/health", headers={"Host": host}).status_code == 200
 
 
 def test_a_replaced_run_is_read_anew_and_a_damaged_one_leaves_the_old(client, run, town, tmp_path):
@@ -180,6 +188,17 @@ def test_a_replaced_run_is_read_anew_and_a_damaged_one_leaves_the_old(client, ru
     assert client.get("/forecast").json() == after
     assert client.get("/health").json()["status"] == "stale"
     assert "stforecast_serve_stale 1" in client.get("/metrics").text
+
+
+def test_health_shows_paths_only_to_those_with_the_token(run):
+    client = TestClient(make_app(ForecastService(run), TOKEN))
+    (run / "model" / "state.safetensors").write_bytes(b"damaged")
+    found = client.get("/health").json()
+    assert found["status"] == "stale"
+    assert "log says why" in found["problem"]
+    assert str(run) not in str(found)
+    known = client.get("/health", headers={"Authorization": f"Bearer {TOKEN}"}).json()
+    assert str(run) in known["problem"]
 
 
 def test_the_history_of_the_last_update_comes_first(run, town):
@@ -230,3 +249,22 @@ def test_a_port_that_is_taken_or_none_is_refused():
             check_port("127.0.0.1", port)
     with pytest.raises(InputError, match="99999: expected 1 to 65535; choose another port"):
         check_port("127.0.0.1", 99999)
+
+
+@pytest.mark.slow
+@pytest.mark.attack("strangers at the port")
+def test_requests_that_cost_much_stop_nobody_else(run, tmp_path):
+    port, log = free_port(), tmp_path / "log"
+    with (
+        log.open("w") as file,
+        started("-m", "stforecast", "serve", run, "--port", port, stderr=file) as server,
+    ):
+        wait_for(lambda: "/openapi.json describes" in log.read_text(), 60)
+        wait_for(lambda: psutil.Process(server.pid).net_connections(), 60)
+        waited, grown, cpu = besiege(Attacker(port), server.pid, b"/health")
+    assert waited < 10, "an answer comes at once, on any processor"
+    assert cpu < 20
+    assert grown < 50
+    refusals = [line for line in log.read_text().splitlines() if "refused a request" in line]
+    assert 2 <= len(refusals) <= 5
+    assert "Traceback" not in log.read_text()

@@ -1,6 +1,8 @@
 """The gate of a federation's server passes on what nodes send, and nothing else."""
 
 import asyncio
+from base64 import b64encode
+from datetime import UTC, datetime
 
 import pytest
 
@@ -29,9 +31,10 @@ def ask(tmp_path):
         async def answer(message):
             said.append(message)
 
+        length = (b"content-length", str(len(body)).encode())
         scope = {
             "type": "http", "method": method, "path": path, "raw_path": path.encode(),
-            "query_string": b"", "headers": [(b"host", b"a.org")],
+            "query_string": b"", "headers": [(b"host", b"a.org"), length],
         }  # fmt: skip
         asyncio.run(app(scope, receive, answer))
         return said[0]["status"]
@@ -53,11 +56,26 @@ def test_all_but_the_calls_of_nodes_is_refused(ask, path):
     assert ask(path) == 404
 
 
-def test_a_node_passes_up_to_a_size_and_by_one_method(ask, monkeypatch):
+def test_a_node_passes_by_one_method_and_a_stranger_up_to_a_size(ask):
     assert ask("/v1/fleet/pull-messages", body=b"x") == NOBODY
     assert ask("/v1/fleet/pull-messages", method="GET") == 405
-    monkeypatch.setattr(gate, "LARGEST", 9)
-    assert ask("/v1/fleet/push-object", body=b"0123456789") == 413
+    assert ask("/v1/fleet/push-object", body=bytes(gate.SMALL)) == NOBODY
+    assert ask("/v1/fleet/push-object", body=bytes(gate.SMALL + 1)) == 503
+
+
+def test_a_large_body_needs_the_signature_of_the_keys_owner():
+    asymmetric = pytest.importorskip("flwr.supercore.primitives.asymmetric")
+    (private, public), (other, _) = (asymmetric.generate_key_pairs() for _ in range(2))
+    key, time = asymmetric.public_key_to_bytes(public), datetime.now(UTC).isoformat()
+
+    def headers(by):
+        values = b64encode(key), b64encode(asymmetric.sign_message(by, time.encode()))
+        return dict(zip(gate.SIGNED, (*map(bytes.decode, values), time), strict=True))
+
+    assert gate.is_signed(headers(private))
+    assert not gate.is_signed(headers(other))
+    assert not gate.is_signed(headers(private) | {gate.SIGNED[1]: "?"})
+    assert not gate.is_signed({})
 
 
 def test_an_open_gate_lets_the_command_flwr_pass(ask):

@@ -149,7 +149,7 @@ def check_service(folder, expected):
 
     from stforecast.service.serve import ForecastService, make_app
 
-    client = TestClient(make_app(ForecastService(folder)))
+    client = TestClient(make_app(ForecastService(folder)), base_url="http://localhost")
     answer = client.get("/forecast").json()
     cells = {int(cell): about["forecast"] for cell, about in answer["cells"].items()}
     np.testing.assert_allclose(pd.DataFrame(cells), expected.to_numpy(), rtol=1e-5)

@@ -43,7 +43,8 @@ def test_the_command_holds_what_was_given(files, monkeypatch):
     made = settings(files, out=files / "state")
     made.check()
     words = made.command(9094)
-    assert words[:3] == ["flower-supernode", "--superlink", "forecast.example.org:8000"]
+    start = ["-m", "stforecast.flower.own_supernode", "--superlink", "forecast.example.org:8000"]
+    assert words[1:5] == start
     node = words[words.index("--node-config") + 1]
     assert node == f'data="{files}/north.nc" first-client=3 out="{files}/state"'
     assert f"--auth-supernode-private-key={files}/north" in words

@@ -255,6 +255,16 @@ def test_numbers_that_json_has_not_are_null():
     assert (line["level"], line["message"]) == ("warning", "100 %")
 
 
+def test_what_others_sent_is_cut_and_has_no_control_characters():
+    foreign = "\x1b[2J\u202e\n" + "x" * 10_000
+    record = logging.LogRecord("a", logging.WARNING, "", 1, "%s", (foreign,), None)
+    record.fields = {"reason": foreign, "names": [foreign], "test": {foreign: 1}}
+    line = json.loads(JsonLines().format(record))
+    for text in (line["message"], line["reason"], *line["names"], *line["test"]):
+        assert len(text) <= 4000
+        assert text.isprintable()
+
+
 def test_an_exception_is_one_line(capsys):
     try:
         raise ValueError("two\nlines")

@@ -1,6 +1,7 @@
 """Messages that a long-lived worker answers in place of Flower's processes."""
 
 import contextlib
+import errno
 import logging
 import multiprocessing
 import os
@@ -8,11 +9,13 @@ import signal
 import threading
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 from waiting import has_ended, started, wait_for
 
+from data_prep.base.files import WriteError
 from stforecast.federated.nodes.messages import Message
 from stforecast.flower import worker
 from stforecast.flower.hand_over import Array, ask_worker, receive, send
@@ -73,6 +76,19 @@ def test_an_error_is_told_by_its_class_and_the_worker_goes_on(federation, socket
     about["node"] = link.configs[0]
     bad = {"w": Array("float32", (2,), "pickle", b"cos")}
     assert ask_worker(socket, about, bad) == ({"error": "ValueError"}, {})
+
+
+def test_a_full_disk_is_reported_to_the_server_with_its_path(federation, caplog, monkeypatch):
+    full = WriteError(Path("/data/round-0001"), OSError(errno.ENOSPC, ""))
+    monkeypatch.setattr(worker, "answer_of_node", Mock(side_effect=full))
+    run, link, _ = federation()
+    about, arrays = asked(run, link.configs[0], Message({"task": "join", "run": TOKEN}))
+    (found, _) = worker.answer(about, arrays)
+    assert found["error"].startswith(
+        "/data/round-0001: cannot be written (No space left on device)"
+    )
+    assert "/data/round-0001" in caplog.text
+    assert "Traceback" not in caplog.text
 
 
 def test_one_that_asks_and_goes_away_ends_no_worker(federation, socket):
