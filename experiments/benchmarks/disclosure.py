@@ -308,7 +308,8 @@ MEANS: Mapping[str, Mapping[str, Callable[[Victims, Tensor], Tensor]]] = {
 def disclosure_table(rows: pd.DataFrame) -> str:
     """Tabulate the worst verdict of each method, settings and kind of upload."""
     rows, table = rows.fillna({"settings": ""}), []
-    for (method, settings), own in rows.groupby(["method", "settings"], sort=False):
+    for key, own in rows.groupby(["method", "settings"], sort=False):
+        method, settings = map(str, key)
         of_plain = worst(own[own["upload"] == "plain"])
         table.append(
             {

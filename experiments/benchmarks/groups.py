@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from scipy.optimize import nnls
 from torch import Tensor
@@ -32,7 +33,7 @@ def by_secret_groups(victims: Victims, guess: Tensor, cells: int = 3) -> Tensor:
     for i in range(cells):
         means = sent[i][sent[i, :, 0] != 0]
         of_kinds = [nnls((kinds / 1e6).mT.numpy(), row[columns].numpy())[0] for row in means]
-        weights = (torch.tensor(of_kinds) / counts)[:, kind]
+        weights = (torch.from_numpy(np.stack(of_kinds)) / counts)[:, kind]
         of_lags, _, targets = inputs.means(weights, relative=True)
         equations = torch.cat([of_lags, targets]).flatten(0, 1)
         equations = torch.cat([equations, torch.ones(1, inputs.n) / inputs.n])

@@ -1,9 +1,9 @@
 """What is left open where all products of summed readings are known: the benchmark `disclosure`.
 
 If the sum over cells of the products of any two readings is known, the readings are known up to a
-rotation of the cells around their mean. This attack has all products exactly, which no method sends:
-it shows what the number of cells hides at best. It takes the rotation with which cells have the
-variance 1 and the largest skewness, since counts of traffic are skew. Independent component
+rotation of the cells around their mean. This attack has all products exactly, as no method sends
+them: it shows what the number of cells hides at best. It takes the rotation with which cells have
+the variance 1 and the largest skewness, since counts of traffic are skew. Independent component
 analysis looks for rotations in this way: Hyvärinen, Karhunen, Oja, Wiley 2001.
 """
 

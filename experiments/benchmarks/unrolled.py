@@ -133,14 +133,21 @@ class Sent:
         return {**rest, **changed}
 
 
+@contextlib.contextmanager
+def with_gradients() -> Iterator[None]:
+    """Compute without kernels and with gradients of prototypes within the context."""
+    with (
+        mock.patch.object(compiler, "library", return_value=None),
+        mock.patch.object(prototypes.PrototypeMeans, "add", add_with_gradient),
+    ):
+        yield
+
+
 def inverted(victims: Victims, cell: int, guess: Tensor) -> Tensor:
     """Return the readings `(steps, 1)` of a cell with which it would send what it sent."""
     sent = {n: t[[cell]].double() for n, t in victims.sent.items() if t.is_floating_point()}
     simulate = Sent(victims, cell)
-    with (
-        mock.patch.object(compiler, "library", lambda: None),
-        mock.patch.object(prototypes.PrototypeMeans, "add", add_with_gradient),
-    ):
+    with with_gradients():
         first = simulate(guess[:, 0])
         scale = squares(first, sent).detach()
         return fitted(lambda x: squares(simulate(x), sent) / scale, guess[:, 0])[:, None]

@@ -35,8 +35,9 @@ FEW_CELLS = 9
 
 Products of readings summed over n cells leave open a rotation of the cells around their mean, of
 (n - 1) (n - 2) / 2 angles. The variances of z-scores are n - 1 equations for these, enough up to
-four cells. Above, the rotation of the largest skewness finds most readings of five cells and half
-of those of seven, but about a third of those of nine: see the benchmark `disclosure`.
+four cells. Above, who knew all products would find 66 to 88 % of readings to within a tenth of a
+deviation for five cells, 50 to 69 % for seven, and 32 to 48 % for nine, by the rotation of the
+largest skewness; a guess finds 17 %. See the benchmark `disclosure`.
 """
 
 FEW_CELLS_FOUND = (

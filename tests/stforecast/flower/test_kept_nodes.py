@@ -7,13 +7,14 @@ import pytest
 
 from data_prep.base.errors import InputError
 from data_prep.cube import write_cube
-from stforecast.federated.nodes.disclosure import DisclosureRefused
+from stforecast.federated.nodes.disclosure import FOUND, DisclosureRefused
 from stforecast.federated.nodes.masker import TooFewCells, TooFewParties
 from stforecast.federated.nodes.messages import FEW_CELLS, Message
 from stforecast.federated.uploads.masking import SecureSums, new_key, public
 from stforecast.flower import worker
 from stforecast.flower.node import FlowerNode, SecureAggregationRequired
 from stforecast.flower.server_app import serve
+from stforecast.methods import METHODS
 
 TOKEN = "0123456789abcdef"
 RUN = f"run-{TOKEN}"
@@ -141,11 +142,11 @@ def test_a_node_refuses_to_give_its_readings_up(method, federation, made):
     ("method", "secure", "warned"),
     [("fuels", None, True), ("fedavg", None, True), ("fedavg", SecureSums(), False)],
 )
-def test_a_node_warns_of_what_nobody_has_measured(method, secure, warned, federation, caplog):
+def test_a_node_warns_of_what_plain_uploads_may_give_up(method, secure, warned, federation, caplog):
     run, link, _ = federation(method, secure=secure, allowed=False)
     ask(run, link, Message(JOIN))
-    said = f"the run takes plain uploads of {method}; nobody has measured what they give up"
-    assert (said in caplog.text) == warned
+    found = FOUND[METHODS[method].discloses]
+    assert (f"the run takes plain uploads of {method}; {found}" in caplog.text) == warned
 
 
 @pytest.mark.parametrize("allowed", [True, False])
