@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from experiments.benchmarks.frame import Results, benchmark
+from experiments.benchmarks.groups import by_secret_groups
 from experiments.benchmarks.inversion import (
     Products,
     Victims,
@@ -29,8 +30,11 @@ from experiments.benchmarks.inversion import (
     weekly_guess,
     zscored,
 )
+from experiments.benchmarks.rotation import in_order, unrotated
+from experiments.benchmarks.unrolled import inverted
 from stforecast.bench.tables import markdown
 from stforecast.federated.core.state import generator
+from stforecast.methods import METHODS
 from stforecast.methods.fedlean import calendar_basis, n_cycles, symmetric
 from stforecast.methods.protoridge import ProtoRidge
 
@@ -48,8 +52,32 @@ SENDS = {
     "fedtrees": "sums of products, counts and histograms",
     "protoridge": "mean windows of groups",
     "fedda": "mean windows of a week, then a network",
+    "fedavg": "parameters after local training",
+    "fedrep": "parameters of the encoder",
+    "fuels": "mean features of hours",
+    "fedproto": "mean features of hours",
 }
 """Methods that are attacked, and what they send."""
+
+ONE_BATCH = {"optimizer": "sgd", "batch_size": 4096, "drop_last": False}
+"""Settings with which an upload is a single gradient."""
+
+TRAINED: Sequence[tuple[str, str, Mapping[str, Any]]] = (
+    ("fedavg", "", {}),
+    ("fedavg", "linear model", {"model": "linear"}),
+    ("fedavg", "perceptron", {"model": "mlp"}),
+    ("fedavg", "one batch", ONE_BATCH),
+    ("fedavg", "linear model, one batch", {"model": "linear", **ONE_BATCH}),
+    ("fedavg", "perceptron, one batch", {"model": "mlp", **ONE_BATCH}),
+    ("fedrep", "", {}),
+    ("fuels", "", {}),
+    ("fuels", "perceptron", {"model": "mlp"}),
+    ("fedproto", "", {}),
+)
+"""Runs whose training is inverted: method, settings in words, and settings beside the defaults."""
+
+ROTATED = (3, 5, 7, 9, 12, 25)
+"""Cells of the sums of which all products are given."""
 
 
 class Found(NamedTuple):
@@ -62,6 +90,9 @@ class Found(NamedTuple):
 
 Attack = tuple[tuple[str, int], tuple[str, Found]]
 """The upload and its number of cells, what is sought in it, and what was found."""
+
+How = Mapping[str, Any]
+"""Values that describe attacks: data, days, horizon, settings and the kind of attack."""
 
 
 @benchmark("disclosure.csv")
@@ -79,20 +110,21 @@ def disclosure(results: Results, *data: Path, quick: bool = False) -> str:
             table = pd.read_csv(path, index_col=0, parse_dates=True)
             if days * 24 > len(table):
                 continue
-            for method in SENDS:
+            for method in (*SUMS, *MEANS):
                 victims = Victims.of(table.iloc[: 24 * days, : max(SUMMED)], method, horizon)
-                about = {"data": path.name.split(".")[0], "days": days, "horizon": horizon}
-                results.add(*rows_of(attacks(victims, method), method, about))
+                for how in MEANS.get(method, ("equations",)):
+                    about = about_of(path, days, horizon, how)
+                    results.add(*rows_of(attacks(victims, method, how), method, about))
         for path in () if quick else data[:1]:
-            results.add(*rows_of_few(path))
+            for rows in (rows_of_few, rows_of_rotation, inverted_rows):
+                for row in rows(path):
+                    results.add(row)
     finally:
         logging.disable(logging.NOTSET)
     return disclosure_table(pd.DataFrame(results.rows))
 
 
-def rows_of(
-    found: Iterable[Attack], method: str, about: Mapping[str, Any]
-) -> Iterator[dict[str, Any]]:
+def rows_of(found: Iterable[Attack], method: str, about: How) -> Iterator[dict[str, Any]]:
     """Return a row for each attack on uploads."""
     for (upload, cells), (of, each) in found:
         measured, guessed = (closeness(x, each.truth) for x in (each.found, each.guess))
@@ -104,13 +136,46 @@ def rows_of(
 
 
 def rows_of_few(path: Path) -> Iterator[dict[str, Any]]:
-    """Return the row of the attack on the readings of each cell of a sum of few."""
+    """Return the rows of quadratic equations: each cell of a sum of few, and one cell of trees."""
+    about = about_of(path, *QUICK[0], "quadratic equations")
+    victims = few_victims(path, "fedlean")
+    found = each_of_few(victims, weekly_guess(victims.readings))
+    yield from rows_of([(("sum", FEW), ("cell", found))], "fedlean", about)
+    victims = few_victims(path, "fedtrees")
+    found = each_of_few(victims, weekly_guess(victims.readings), cells=1)
+    yield from rows_of([(("plain", 1), ("cell", found))], "fedtrees", about)
+
+
+def rows_of_rotation(path: Path) -> Iterator[dict[str, Any]]:
+    """Return the rows of the attack on sums of which all products are given."""
+    truth = (victims := few_victims(path, "fedlean")).readings
+    guess, about = weekly_guess(victims.readings), about_of(path, *QUICK[0], "rotation")
+    for n in ROTATED:
+        found = Found(unrotated(truth[:, :n]), truth[:, :n], guess[:, :n])
+        yield from rows_of([(("all products", n), ("cell", found))], "fedlean", about)
+
+
+def inverted_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Return the rows of attacks on the training of the first cell."""
+    for method, words, settings in TRAINED:
+        victims = few_victims(path, method, **settings)
+        guess, cell = weekly_guess(victims.readings)[:, [0]], ("plain", 1)
+        found = Found(inverted(victims, 0, guess), victims.readings[:, [0]], guess)
+        about = about_of(path, *QUICK[0], "inverted training", words)
+        yield from rows_of([(cell, ("cell", found))], method, about)
+
+
+def few_victims(path: Path, method: str, **settings: Any) -> Victims:
+    """Return the cells of a table with few days of records."""
     (days, horizon), *_ = QUICK
     table = pd.read_csv(path, index_col=0, parse_dates=True).iloc[: 24 * days, : max(SUMMED)]
-    victims = Victims.of(table, "fedlean", horizon)
-    found = each_of_few(victims, weekly_guess(victims.readings))
-    about = {"data": path.name.split(".")[0], "days": days, "horizon": horizon}
-    return rows_of([(("sum", FEW), ("cell", found))], "fedlean", about)
+    return Victims.of(table, method, horizon, **settings)
+
+
+def about_of(path: Path, days: int, horizon: int, attack: str, settings: str = "") -> How:
+    """Return what describes an attack on a table."""
+    name = path.name.split(".")[0]
+    return {"settings": settings, "data": name, "days": days, "horizon": horizon, "attack": attack}
 
 
 def verdict(found: Mapping[str, float], guess: Mapping[str, float]) -> str:
@@ -126,12 +191,12 @@ def verdict(found: Mapping[str, float], guess: Mapping[str, float]) -> str:
     return "some" if near >= 0.1 or unexplained[0] < unexplained[1] / 2 else "little"
 
 
-def attacks(victims: Victims, method: str) -> Iterator[Attack]:
+def attacks(victims: Victims, method: str, how: str) -> Iterator[Attack]:
     """Attack the cells' uploads, and their sums where the server needs no more."""
     truth = victims.readings
     guess = weekly_guess(truth)
     if method in MEANS:
-        found = MEANS[method](victims, guess)
+        found = MEANS[method][how](victims, guess)
         yield ("plain", 1), ("cell", Found(found, truth[:, :3], guess[:, :3]))
         return
     sizes = [n for n in SUMMED if n <= truth.shape[1]]
@@ -147,15 +212,14 @@ def attacks(victims: Victims, method: str) -> Iterator[Attack]:
         yield ("sum", cells), ("sum", Found(mean, whole, mean_guess))
 
 
-def each_of_few(victims: Victims, guess: Tensor) -> Found:
+def each_of_few(victims: Victims, guess: Tensor, cells: int = FEW) -> Found:
     """Solve for each cell of a sum of few, in the order that fits best."""
-    truth, products = victims.readings[:, :FEW], products_of(victims, list(range(FEW)))
-    mean = products.mean_reading(guess[:, :FEW].mean(1, keepdim=True))
-    noise = torch.randn(len(mean), FEW, generator=generator(0), dtype=mean.dtype)
-    found = products.each_reading(mean + 0.3 * noise, STEPS, every=3)
-    orders = map(list, itertools.permutations(range(FEW)))
-    best = max(orders, key=lambda order: closeness(found[:, order], truth)["correlation"])
-    return Found(found[:, best], truth, guess[:, :FEW])
+    truth, products = victims.readings[:, :cells], products_of(victims, list(range(cells)))
+    mean = products.mean_reading(guess[:, :cells].mean(1, keepdim=True))
+    noise = torch.randn(len(mean), cells, generator=generator(0), dtype=mean.dtype)
+    start = mean + 0.3 * noise if cells > 1 else mean
+    found = products.each_reading(start, STEPS, every=3)
+    return Found(in_order(found, truth), truth, guess[:, :cells])
 
 
 def products_of(victims: Victims, cells: list[int]) -> Products:
@@ -231,36 +295,42 @@ def shares(group: Tensor) -> Tensor:
     return of_groups / of_groups.sum(1, keepdim=True)
 
 
-MEANS: Mapping[str, Callable[[Victims, Tensor], Tensor]] = {
-    "protoridge": by_groups,
-    "fedda": by_weeks,
+SUMS = ("fedlean", "fedtrees")
+"""Methods that send sums of products."""
+
+MEANS: Mapping[str, Mapping[str, Callable[[Victims, Tensor], Tensor]]] = {
+    "protoridge": {"known groups": by_groups, "secret groups": by_secret_groups},
+    "fedda": {"equations": by_weeks},
 }
-"""Attacks on methods that send means of windows."""
+"""Attacks on methods that send means of windows, by their kind."""
 
 
 def disclosure_table(rows: pd.DataFrame) -> str:
-    """Tabulate the worst verdict of each method and kind of upload."""
-    plain = rows[rows["upload"] == "plain"]
-    table = []
-    for method, sends in SENDS.items():
-        own = rows[(rows["method"] == method) & (rows["upload"] == "sum")]
-        of_plain = worst(plain[plain["method"] == method])
-        of_cell = own[own["of"] == "cell"]
-        sums = [worst(of_cell[of_cell["cells"] == n]) for n in sorted(of_cell["cells"].unique())]
-        counts = sorted(of_cell["cells"].unique())
+    """Tabulate the worst verdict of each method, settings and kind of upload."""
+    rows, table = rows.fillna({"settings": ""}), []
+    for key, own in rows.groupby(["method", "settings"], sort=False):
+        method, settings = map(str, key)
+        of_plain = worst(own[own["upload"] == "plain"])
         table.append(
             {
-                "method": f"`{method}`",
-                "sends first": sends,
+                "method": ", ".join([f"`{method}`", *filter(None, [settings])]),
+                "sends first": SENDS[method],
                 "plain upload of a cell": of_plain,
-                "each cell, from a sum": "; ".join(
-                    f"{n} cells: {found}" for n, found in zip(counts, sums, strict=True)
-                )
-                or "cannot be summed",
+                "each cell, from a sum": by_count(own[own["upload"] == "sum"])
+                or ("not attacked" if METHODS[method].sums != "none" else "cannot be summed"),
+                "each cell, if all products of the sum were known": by_count(
+                    own[own["upload"] == "all products"]
+                ),
                 "two parties": f"each other's sum: {worst(own[own['of'] == 'sum']) or of_plain}",
             }
         )
     return markdown(table)
+
+
+def by_count(rows: pd.DataFrame) -> str:
+    """Return the worst verdict on each cell of a sum, by the number of its cells."""
+    of_cell = rows[rows["of"] == "cell"]
+    return "; ".join(f"{n} cells: {worst(own)}" for n, own in of_cell.groupby("cells") if len(own))
 
 
 def worst(rows: pd.DataFrame) -> str:

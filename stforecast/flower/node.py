@@ -20,8 +20,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from data_prep.base.errors import InputError, Words
-from stforecast.federated.nodes.disclosure import check_node, fewest_parties, warn_of_plain
+from stforecast.federated.nodes.disclosure import check_node, fewest_of_sums, warn_owner
 from stforecast.federated.nodes.masker import masker_beside
 from stforecast.federated.nodes.messages import Message
 from stforecast.federated.nodes.node import Node
@@ -102,7 +104,7 @@ class FlowerNode:
         about = {"settings": run.chosen.flat(), **self.own.identity}
         whole = place._replace(out=place.out.parent)
         earlier = whole.of_run(run.after).out / STATE if run.after else None
-        fewest = fewest_parties(run, place.allow_disclosure)
+        self.allowed = place.allow_disclosure
         self.node = Node(
             self.own.trainer,
             place.out / STATE,
@@ -110,7 +112,7 @@ class FlowerNode:
             before,
             run.secure,
             earlier,
-            fewest,
+            fewest_of_sums(run, self.allowed),
             self.own.refit_trainer,
             self.own.select,
         )
@@ -123,7 +125,8 @@ class FlowerNode:
         """Return the node's answer to a message."""
         task = message.about.get("task")
         if task == "join":
-            warn_of_plain(self.run)
+            clients = self.own.trainer.train_data
+            warn_owner(self.run, clients.cells_of(torch.arange(len(clients))), self.allowed)
             return self.node.join(message.about.get("refit", ""))
         if task == "round":
             return self.node.round(message)
@@ -150,5 +153,5 @@ class FlowerNode:
 def in_sum(run: FederationSettings, place: Place, message: Message) -> Message:
     """Return a node's answer to a message of a secure sum, for which it reads no data."""
     assert run.secure
-    fewest = fewest_parties(run, place.allow_disclosure)
+    fewest = fewest_of_sums(run, place.allow_disclosure)
     return masker_beside(place.out / STATE, place.first, run.secure, fewest).answer(message)

@@ -7,6 +7,7 @@ installation of `stforecast`.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -94,6 +95,11 @@ class RunSettings(FederationSettings):
         # A run that goes on trains as refits do.
         training = training if self.after else training.further
         return Refits(before + after, training, rolling.refit_rounds, self.config.run.select)
+
+    @property
+    def most_cells(self) -> float:
+        """Number of cells in a round at most; clients other than cells may have any number."""
+        return super().most_cells if self.config.clients == "cell" else math.inf
 
     def build_method(self) -> Method:
         """Return the method with a new model."""

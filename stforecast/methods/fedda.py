@@ -162,6 +162,7 @@ class DualAttention(FedAvg):
     keeps_apart = True
     sums = "none"
     sends_counts = True
+    discloses = "some"
     needs_each = "its server groups the clients by what they send"
     options: FedDAOptions | FedDAClustersOptions
     defaults: ClassVar[Mapping[str, Any]] = {"optimizer_state": "round"}

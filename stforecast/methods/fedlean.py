@@ -59,9 +59,9 @@ everyone knows, are linear in the readings, and there are thousands of them: wit
 records they determine all readings of a cell to a hundredth of a standard deviation, with nine
 weeks the first and the last. Summed over cells they determine the mean of the cells in the same
 way, and the products of readings with each other then determine each of a few cells. The server
-needs only sums over clients, so secure aggregation hides more the more cells take part; see the
-benchmark `disclosure` and docs/security.md. Clipping, noise and quantisation work as for any
-upload; eigenvalues of G below 0 count as 0.
+needs only sums over clients, so secure aggregation hides more the more cells take part, and nodes
+want nine at least; see the benchmark `disclosure` and docs/security.md. Clipping, noise and
+quantisation work as for any upload; eigenvalues of G below 0 count as 0.
 
 A window without an observed target counts as 0 in Gₙ and Mₙ, so a cell that begins late weighs
 less. Where some steps of a window were not observed, a step's column of Mₙ is a mean over fewer

@@ -69,6 +69,7 @@ class Fuels(Method):
     guards = ("trimmed", "clip", "drop")
     unguarded = "if many clients lie alike, their prototypes replace those of honest clients"
     keeps_apart = True
+    discloses = "some"
     needs_each = "its server compares the clients' prototypes with each other"
     needs = ("keys", "a period in each batch")
     reads_next = True

@@ -26,8 +26,8 @@ horizon. A group has `FEWEST` windows or more, so a client of few windows has fe
 so few windows are no protection. Consecutive windows share all but their ends. Where K times the
 number of lags exceeds that of the readings, linear equations give up all of them, to a constant, to
 whoever knows the groups. In one process the run's seed draws them. A real node draws them from its
-own entropy, and keeps them for itself; which windows are in a group may still follow from the mean
-of their calendar inputs, which the benchmark `disclosure` does not try. Prototypes of slots give up
+own entropy, and keeps them for itself; but with two weeks of records, the mean calendar inputs of a
+group tell which windows are in it, see the benchmark `disclosure`. Prototypes of slots give up
 the profile of a mean day, and how the readings of the first week differ from those of the last. The
 server needs the prototypes of each client, so secure sums cannot hide them. Clipping and noise work
 as for any upload, but noise adds to G like a larger `ridge`.

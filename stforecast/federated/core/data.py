@@ -63,6 +63,10 @@ class ClientData:
             raise ValueError(f"clients with groups of {low} to {high} samples; take them apart")
         return low
 
+    def cells_of(self, ids: Tensor) -> int:
+        """Return how many cells some clients have together: one each, if they have no groups."""
+        return len(ids) if self.group_sizes is None else int(self.group_sizes[ids].sum())
+
     def cohorts(self, limit: int) -> Sequence[Tensor]:
         """Split the clients, in order, into parts of at most `limit` with groups of equal size."""
         ids = torch.arange(len(self))

@@ -14,7 +14,8 @@ from typing import TypeVar
 
 from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.method import Disclosure, Method
-from stforecast.federated.nodes.messages import FEW
+from stforecast.federated.nodes.masker import Fewest
+from stforecast.federated.nodes.messages import ALLOWED, FEW, FEW_CELLS, FEW_CELLS_FOUND
 from stforecast.federated.nodes.run_settings import FederationSettings
 from stforecast.federated.nodes.secure_sum import FEWEST
 from stforecast.federated.nodes.summing import adds_up
@@ -31,9 +32,6 @@ FOUND: Mapping[Disclosure, str] = {
     "unmeasured": "nobody has measured what they give up",
 }
 """What attacks found in plain uploads, in words that follow a semicolon."""
-
-ALLOWED = "allow_disclosure = true in node.toml"
-"""How a node's owner allows what is refused by default."""
 
 
 class DisclosureRefused(InputError):
@@ -84,7 +82,7 @@ def few_may_take_part(run: FederationSettings) -> bool:
 
 
 def check_parties(run: FederationSettings, allowed: bool) -> None:
-    """Refuse a run of two parties whose uploads give the readings up, unless this is `allowed`."""
+    """Refuse sums that give readings up, over two parties or few cells, unless `allowed`."""
     method = method_of(run)
     if few_may_take_part(run) and method.discloses == "readings" and not allowed:
         raise InputError(
@@ -92,6 +90,16 @@ def check_parties(run: FederationSettings, allowed: bool) -> None:
             f"result, of {method.name}; {FOUND['readings']}; ",
             Words("let three or more take part ({min_parties}), choose another ", min_parties=FEW),
             Words("{method}, or, if each may know the other's readings, give {allow_disclosure}"),
+        )
+    if run.secure and run.most_cells < FEW_CELLS and method.discloses == "readings" and not allowed:
+        raise InputError(
+            f"a round adds up {method.name}'s uploads of {run.most_cells} cells; ",
+            Words(
+                "{}; let {} or more take part ({clients}), choose another {method}, or, if server "
+                "and nodes may know these readings, give {allow_disclosure}",
+                FEW_CELLS_FOUND,
+                FEW_CELLS,
+            ),
         )
 
 
@@ -145,14 +153,23 @@ def check_node(run: FederationSettings, allowed: bool) -> None:
         )
 
 
-def warn_of_plain(run: FederationSettings) -> None:
-    """Log what a run with plain uploads discloses, unless that is little or the owner knows it."""
+def warn_owner(run: FederationSettings, cells: int, allowed: bool) -> None:
+    """Log what a run may disclose of a node's `cells`, unless it is little or was `allowed`."""
     method = method_of(run)
+    if run.secure and method.discloses == "readings" and cells < FEW_CELLS and not allowed:
+        log.warning(
+            "this node has few cells (%d): if all others work together, they learn its own sum, "
+            "and %s; %d cells or more on this node keep each apart",
+            cells,
+            FEW_CELLS_FOUND,
+            FEW_CELLS,
+        )
     if run.secure is None and method.discloses in ("some", "unmeasured"):
         log.warning("the run takes plain uploads of %s; %s", method.name, FOUND[method.discloses])
 
 
-def fewest_parties(run: FederationSettings, allowed: bool) -> int:
-    """Return how many parties a node wants in each secure sum."""
+def fewest_of_sums(run: FederationSettings, allowed: bool) -> Fewest:
+    """Return what a node wants each secure sum to be of."""
     wary = method_of(run).discloses == "readings" and not allowed
-    return max(FEWEST, run.patience.min_parties, FEW if wary else 0)
+    nodes = max(FEWEST, run.patience.min_parties, FEW if wary else 0)
+    return Fewest(nodes, FEW_CELLS if wary else 1)

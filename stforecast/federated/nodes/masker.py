@@ -14,9 +14,9 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import safe_open
@@ -27,7 +27,7 @@ from data_prep.base.errors import InputError
 from data_prep.base.files import atomic_path
 from stforecast.federated.core.tensors import Payload
 from stforecast.federated.engine.trainer import Trainer
-from stforecast.federated.nodes.messages import Message
+from stforecast.federated.nodes.messages import FEW_CELLS, FEW_CELLS_FOUND, Message
 from stforecast.federated.nodes.summing import means_of, summand_weights, weighted_sums
 from stforecast.federated.uploads import masking
 from stforecast.federated.uploads.uplink import secret_draws
@@ -40,32 +40,51 @@ class TooFewParties(InputError):
     """Raised for a sum over fewer nodes than this one wants; the server learns this name."""
 
 
+class TooFewCells(InputError):
+    """Raised for a sum over fewer cells than this node wants; the server learns this name."""
+
+
+class Fewest(NamedTuple):
+    """What a node wants of each sum with its upload: nodes, and cells of all of them together."""
+
+    nodes: int = 2
+    cells: int = 1
+
+
+ANY = Fewest()
+"""What a node wants whose upload does not give readings up."""
+
+
 class Masker:
     """Answers the messages of a sum, each once and in their order.
 
     Only this user may read the folder, which holds the secrets of the latest sum; `member` is the
-    number of the node's first client, and `fewest` are the nodes that each sum must be of.
+    number of the node's first client, and `fewest` is what each sum must be of.
     """
 
     def __init__(
-        self, folder: Path, member: int, settings: masking.SecureSums, fewest: int = 2
+        self, folder: Path, member: int, settings: masking.SecureSums, fewest: Fewest = ANY
     ) -> None:
         self.folder, self.member, self.settings = folder, member, settings
         self.fewest = fewest
 
     def _least(self, n: int) -> int:
         """Return how many of n nodes have to stay to the end of a sum."""
-        return max(self.settings.threshold(n), self.fewest)
+        return max(self.settings.threshold(n), self.fewest.nodes)
 
     def begin(
-        self, session: str, values: Mapping[str, Tensor], noise: float = 0.0
+        self, session: str, values: Mapping[str, Tensor], cells: int = 0, noise: float = 0.0
     ) -> dict[str, str]:
         """Keep the values to add up, in double precision, with new keys; return the public keys.
 
-        `noise` is the deviation of the noise that as many nodes as have to stay add up to.
+        Args:
+            session: name of the sum.
+            values: what to add up.
+            cells: number of cells of the upload among the values, 0 without one.
+            noise: deviation of the noise that as many nodes as have to stay add up to.
         """
         keys = {"seal": masking.new_key(), "mask": masking.new_key(), "own": masking.new_key()}
-        notes = {"session": session, "next": "share", "noise": noise}
+        notes = {"session": session, "next": "share", "cells": cells, "noise": noise}
         notes |= {n: k.hex() for n, k in keys.items()}
         self._save(notes, {name: t.double().contiguous() for name, t in values.items()})
         return {name: masking.public(keys[name]).hex() for name in ("seal", "mask")}
@@ -75,10 +94,13 @@ class Masker:
         message: Message,
         values: Mapping[str, Tensor],
         about: Mapping[str, Any],
+        cells: int = 0,
         noise: float = 0.0,
     ) -> Message:
         """Return what the server may know, with keys of the sum for which it asks; see `begin`."""
-        return Message({**about, "keys": self.begin(message.about["session"], values, noise)})
+        keys = self.begin(message.about["session"], values, cells, noise)
+        told = {"cells": min(cells, FEW_CELLS), "fewest_cells": self.fewest.cells}
+        return Message({**about, **(told if cells else {}), "keys": keys})
 
     def answer(self, message: Message) -> Message:
         """Return the node's answer to a message of a sum."""
@@ -101,11 +123,13 @@ class Masker:
         own_keys = tuple(masking.public(private[name]) for name in ("seal", "mask"))
         if peers.get(self.member) != own_keys:
             raise InputError("the server does not pass on the keys of this node as they are")
-        if len(peers) < self.fewest or min(peers) < 0:
+        if len(peers) < self.fewest.nodes or min(peers) < 0:
             raise TooFewParties(
                 f"a sum over {len(peers)} nodes would tell others the values of this one; it takes "
-                f"part in sums over {self.fewest} or more"
+                f"part in sums over {self.fewest.nodes} or more"
             )
+        notes["cells of"] = {str(i): int(about["cells"].get(str(i), 0)) for i in peers}
+        self._check_cells(notes, peers)
         threshold, session = self.settings.threshold(len(peers)), notes["session"]
         own, mask = (masking.split(private[name], peers, threshold) for name in ("own", "mask"))
         sealed = {
@@ -133,7 +157,7 @@ class Masker:
         """Keep the others' shares; return the masked vector and whose shares are unusable."""
         peers, held, unusable = notes["peers"], notes["held"], []
         members = {self.member, *map(int, about["sealed"])}
-        self._check_members(members, {int(i) for i in peers}, len(peers))
+        self._check_members(members, {int(i) for i in peers}, notes)
         private = bytes.fromhex(notes["seal"])
         for i, sealed in about["sealed"].items():
             key = masking.agreed(
@@ -158,7 +182,7 @@ class Masker:
     def _unmask(self, about: dict[str, Any], notes: dict[str, Any], values: Any) -> Message:
         """Reveal one share of each member: of its own mask if it stayed, else of its pairs'."""
         members, stayed = set(notes["members"]), set(map(int, about["stayed"]))
-        self._check_members(stayed, members, len(notes["peers"]))
+        self._check_members(stayed, members, notes)
         shutil.rmtree(self.folder)
         held = {int(i): bytes.fromhex(both) for i, both in notes["held"].items()}
         shares = {
@@ -167,13 +191,25 @@ class Masker:
         }
         return Message({"shares": shares})
 
-    def _check_members(self, named: set[int], known: set[int], n: int) -> None:
+    def _check_cells(self, notes: Mapping[str, Any], members: Iterable[int]) -> None:
+        """Check that a sum with this node's upload is over enough cells, as the server says."""
+        own, others = notes["cells"], {str(i) for i in members} - {str(self.member)}
+        cells = own + sum(notes["cells of"][i] for i in others)
+        if own and cells < self.fewest.cells:
+            raise TooFewCells(
+                f"the sum would be over {cells} cells, this node wants {self.fewest.cells} or "
+                f"more: {FEW_CELLS_FOUND}"
+            )
+
+    def _check_members(self, named: set[int], known: set[int], notes: Mapping[str, Any]) -> None:
         """Check that a sum over the members named by the server is large enough."""
+        n = len(notes["peers"])
         if not {self.member} <= named <= known or len(named) < self._least(n):
             raise TooFewParties(
                 f"the server asks for a sum over the nodes {sorted(named)!r:.60}; it takes at "
                 f"least {self._least(n)} of {sorted(known)!r:.60}, with this one"
             )
+        self._check_cells(notes, named)
 
     def _save(self, notes: Mapping[str, Any], values: Mapping[str, Tensor]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -259,7 +295,7 @@ def sums_of_errors(
 
 
 def masker_beside(
-    folder: Path, first: int, settings: masking.SecureSums, fewest: int = 2
+    folder: Path, first: int, settings: masking.SecureSums, fewest: Fewest = ANY
 ) -> Masker:
     """Return the masker of a node, given the folder of its clients' state and its first client."""
     return Masker(folder.parent / "secure-sum", first, settings, fewest)

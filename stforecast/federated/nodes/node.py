@@ -20,7 +20,9 @@ from stforecast.federated.core.tensors import Payload, without_prefix
 from stforecast.federated.engine.faults import reasons_of
 from stforecast.federated.engine.trainer import Trained, Trainer
 from stforecast.federated.nodes.masker import (
+    ANY,
     METRICS,
+    Fewest,
     masker_beside,
     mean_of_round,
     sums_of_errors,
@@ -57,7 +59,7 @@ class Node:
         secure: settings of secure aggregation: the server learns this node's numbers only as sums
             over all nodes. Secrets are kept beside `folder`.
         earlier: folder of these clients' states in a finished run, from which this one goes on.
-        fewest: parties that each secure sum must be of.
+        fewest: what each secure sum must be of.
         refit_trainer: makes the trainer of a refit, by its name.
         select: whether refits go on from the `best` round of the run or from the `last`.
 
@@ -75,7 +77,7 @@ class Node:
         before: int | None = None,
         secure: SecureSums | None = None,
         earlier: Path | None = None,
-        fewest: int = 2,
+        fewest: Fewest = ANY,
         refit_trainer: Callable[[str], Trainer] | None = None,
         select: str = "best",
     ) -> None:
@@ -197,7 +199,9 @@ class Node:
         weights = weights_of(answer, trainer)
         if self.noise:  # Which is as much for each client, whatever its number of samples.
             weights = torch.ones_like(weights)
-        return self.masker.hide(message, sums_of_round(answer, weights), known, self.noise)
+        cells = trainer.train_data.cells_of(torch.tensor(known["ids"]) - trainer.first)
+        sums = sums_of_round(answer, weights)
+        return self.masker.hide(message, sums, known, cells, self.noise)
 
     def _validate(self) -> tuple[float, float]:
         """Return total and count of the validation score; keep the state, it may be the best."""

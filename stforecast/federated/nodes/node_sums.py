@@ -22,7 +22,13 @@ from stforecast.federated.core.method import Method
 from stforecast.federated.core.tensors import Like, Payload
 from stforecast.federated.nodes.masker import ERRORS, FIELDS, METRICS, NUMBERS, UPLOAD
 from stforecast.federated.nodes.membership import Membership, event
-from stforecast.federated.nodes.messages import Answer, Finished, Link
+from stforecast.federated.nodes.messages import (
+    ALLOWED,
+    FEW_CELLS_FOUND,
+    Answer,
+    Finished,
+    Link,
+)
 from stforecast.federated.nodes.secure_sum import SecureSum, SumLost
 from stforecast.federated.nodes.summing import means_of, rows_of
 from stforecast.federated.uploads.masking import SecureSums, Shapes
@@ -101,9 +107,18 @@ class NodeSums:
         parties = sum(len(a.ids) > 0 for a in adverts.values())
         if 0 < parties < fewest:
             raise SumLost(f"{parties} parties trained, at least {fewest} must")
+        cells = {n: a.cells for n, a in adverts.items()}
+        wanted = max((a.fewest_cells for a in adverts.values()), default=1)
+        if parties and sum(cells.values()) < wanted:
+            raise SumLost(
+                f"the nodes' clients have {sum(cells.values())} cells together, and nodes want "
+                f"{wanted} or more in a sum: {FEW_CELLS_FOUND}; let nodes of more cells take part, "
+                f"or each owner set {ALLOWED}"
+            )
         like: Like = next((a.like for a in adverts.values() if len(a.ids)), {})
         shapes: Shapes = {UPLOAD + name: shape for name, (_, *shape) in like.items()}
-        nodes, sums, up = self._sum(adverts, {NUMBERS: [len(FIELDS)], **shapes}, round, now)
+        shapes = {NUMBERS: [len(FIELDS)], **shapes}
+        nodes, sums, up = self._sum(adverts, shapes, round, now, cells)
         trained = [adverts[n].ids for n in nodes if len(adverts[n].ids)]
         self.parties = len(trained)
         ids = torch.cat(trained).sort().values if trained else torch.tensor([], dtype=torch.long)
@@ -138,7 +153,12 @@ class NodeSums:
         return nodes, errors
 
     def _sum(
-        self, adverts: Mapping[int, Answer | Finished], shapes: Shapes, round: int, now: str
+        self,
+        adverts: Mapping[int, Answer | Finished],
+        shapes: Shapes,
+        round: int,
+        now: str,
+        cells: Mapping[int, int] | None = None,
     ) -> tuple[list[int], Payload, int]:
         """Return the nodes of a sum, the sums, and the bytes that nodes sent."""
         patience, membership = self.membership.patience, self.membership
@@ -155,6 +175,7 @@ class NodeSums:
             keys,
             membership.name,
             patience.min_parties,
+            cells,
         )
         try:
             nodes, sums = of_sum.run()

@@ -117,6 +117,11 @@ class FederationSettings(ABC):
         """Refits after the run, if there are any."""
         return None
 
+    @property
+    def most_cells(self) -> float:
+        """Number of cells in a round at most, as far as the settings say: one for each client."""
+        return drawn_clients(self.config.training, self.n_clients)
+
     @abstractmethod
     def build_method(self) -> Method:
         """Return the method with a new model."""

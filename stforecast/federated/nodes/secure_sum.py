@@ -31,6 +31,7 @@ from stforecast.federated.core.tensors import Payload, total_bytes
 from stforecast.federated.nodes.masker import SUM
 from stforecast.federated.nodes.membership import event
 from stforecast.federated.nodes.messages import (
+    FEW_CELLS,
     Answer,
     Finished,
     Link,
@@ -48,6 +49,9 @@ T = TypeVar("T")
 
 FEWEST = 2
 """Fewest nodes of a sum."""
+
+CELLS = ("cells", "fewest_cells")
+"""Names of the numbers of cells of an upload, and of a sum with it at least."""
 
 HASH = 32
 """Bytes of a commitment."""
@@ -80,7 +84,10 @@ def check_advert(answer: Message | str, asked: Collection[int]) -> Answer:
     if unknown := [t for t, *_ in like.values() if not isinstance(getattr(torch, t), torch.dtype)]:
         raise Rejected(f"it sums values of type {unknown[0]!r:.20}")
     trained = torch.tensor(sorted(ids), dtype=torch.long)
-    return Answer(trained, {}, like, (0.0, 0.0), (0.0, 0.0), 0, keys=_keys(about))
+    cells, fewest = (min(max(int(about.get(n, 0)), 0), FEW_CELLS) for n in CELLS)
+    return Answer(
+        trained, {}, like, (0.0, 0.0), (0.0, 0.0), 0, _keys(about), cells=cells, fewest_cells=fewest
+    )
 
 
 @untrusted
@@ -168,6 +175,7 @@ class SecureSum:
         keys: each node's public keys.
         name: describes a node in words.
         fewest: nodes that the sum is of at least.
+        cells: cells of each node's upload; none if there are no uploads.
 
     Attributes:
         bytes_up: bytes that nodes sent so far, with keys and shares.
@@ -188,11 +196,13 @@ class SecureSum:
         keys: Mapping[int, masking.PublicKeys],
         name: Callable[[int], str] = str,
         fewest: int = FEWEST,
+        cells: Mapping[int, int] | None = None,
     ) -> None:
         self.link, self.timeout, self.session, self.shapes = link, timeout, session, shapes
         self.members, self.name = members, name
         self.node_of = {member: node for node, member in members.items()}
         self.keys = {members[node]: of_node for node, of_node in keys.items()}
+        self.cells = {str(members[node]): n for node, n in (cells or {}).items()}
         self.threshold = settings.threshold(len(keys))
         self.fewest = max(self.threshold, fewest, FEWEST)
         self.bytes_up = self.bytes_down = 0
@@ -224,7 +234,7 @@ class SecureSum:
 
     def _share(self) -> dict[int, Dealt]:
         peers = {str(i): [part.hex() for part in keys] for i, keys in self.keys.items()}
-        about = {"peers": peers, "shapes": self.shapes}
+        about = {"peers": peers, "shapes": self.shapes, "cells": self.cells}
         return self._ask(
             "share", dict.fromkeys(self.keys, about), lambda i, a: check_dealt(a, i, self.keys)
         )

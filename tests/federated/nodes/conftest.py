@@ -11,7 +11,7 @@ from stforecast.federated.core.data import ClientData
 from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.nodes.coordinator import Coordinator
-from stforecast.federated.nodes.masker import masker_beside
+from stforecast.federated.nodes.masker import Fewest, masker_beside
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import OF_SUMS, Link, Message
 from stforecast.federated.nodes.node import Node
@@ -85,7 +85,10 @@ def split(tmp_path):
     Returns the coordinator and the nodes.
     """
 
-    def make(federation: Federation, shares, seed=1, patience=QUICK, folder=None, secure=None):
+    def make(
+        federation: Federation, shares, seed=1, patience=QUICK, folder=None, secure=None, cells=1
+    ):
+        fewest = Fewest(cells=cells)
         n = len(federation.train)
         ends = torch.tensor(shares).cumsum(0).tolist()
         link = Nodes({})
@@ -103,12 +106,12 @@ def split(tmp_path):
                     uplink=federation.trainer.uplink,
                 )
                 own = tmp_path / f"node-{node}" / "checkpoints"
-                return Node(trainer, own, {"test": True}, before, secure)
+                return Node(trainer, own, {"test": True}, before, secure, fewest=fewest)
 
             link.factories[node] = start
             if secure:
                 own = tmp_path / f"node-{node}" / "checkpoints"
-                link.maskers[node] = masker_beside(own, int(ids[0]), secure)
+                link.maskers[node] = masker_beside(own, int(ids[0]), secure, fewest)
         guards = {"uplink": federation.server.uplink, "robust": federation.server.robust}
         coordinator = Coordinator(
             federation.method, link, n, seed=seed, patience=patience, folder=folder,

@@ -15,7 +15,7 @@ from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.nodes import masker
 from stforecast.federated.nodes.masker import SUM
 from stforecast.federated.nodes.membership import Patience
-from stforecast.federated.nodes.messages import Message
+from stforecast.federated.nodes.messages import FEW_CELLS, Message
 from stforecast.federated.nodes.node_sums import check_sums, check_uploads
 from stforecast.federated.uploads.masking import FRACTION, SecureSums
 from stforecast.federated.uploads.robust import Robust
@@ -172,7 +172,7 @@ def test_the_server_learns_neither_samples_nor_losses_nor_uploads_of_a_node(fede
         assert set(message.payload) <= {SUM}
         assert set(message.about) <= {
             "first", "sizes", "ids", "like", "keys", "sealed", "checks", "own", "unusable",
-            "shares", "has_best",
+            "shares", "has_best", "cells", "fewest_cells",
         }  # fmt: skip
         assert message.about.get("sizes", [1]) == [1] * len(message.about.get("sizes", [1]))
     masked = [m.payload[SUM] for m in answers if m.payload]
@@ -282,6 +282,15 @@ def test_masked_values_that_are_none_cost_the_round(federate, split, logged):
     coordinator.run()
     assert "round 1: the sum is lost: some node's masked values were not those" in logged()
     assert len(coordinator.server.reports) == 2
+
+
+def test_who_wants_more_cells_in_a_sum_sends_none_of_its_values(federate, split, logged):
+    """The server says why; nobody is asked for masked values."""
+    coordinator, link = split(federate(FedAvg, SIZES), SHARES, secure=SECURE, cells=FEW_CELLS)
+    with pytest.raises(InputError, match=r"have 5 cells together, .* owner set allow_"):
+        coordinator.run()
+    assert {m.about.get("task", "") for m in link.messages} == {"", "join", "round"}
+    assert all(not m.payload for m in link.messages if "task" not in m.about)
 
 
 def test_a_single_node_is_told_at_once(federate, split):

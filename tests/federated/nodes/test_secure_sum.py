@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_prep.base.errors import InputError
-from stforecast.federated.nodes.masker import SUM, Masker
+from stforecast.federated.nodes.masker import SUM, Fewest, Masker
 from stforecast.federated.nodes.messages import OF_SUMS, Message, Rejected
 from stforecast.federated.nodes.secure_sum import (
     SecureSum,
@@ -33,17 +33,18 @@ class Members:
     `spoil(task, i, answer)` changes an answer, or returns None for a node that is lost for good.
     """
 
-    def __init__(self, folder, values, threshold=0.5):
+    def __init__(self, folder, values, threshold=0.5, cells=1):
+        self.fewest = Fewest(cells=cells)
         self.folder, self.settings = folder, SecureSums(threshold)
-        self.lost, self.sent = set(), []
+        self.lost, self.sent, self.refusals = set(), [], []
         self.spoil = lambda task, i, answer: answer
         self.keys = {}
         for i, of_node in enumerate(values):
-            keys = self.masker(10 + i).begin("s", of_node)
+            keys = self.masker(10 + i).begin("s", of_node, cells=2)
             self.keys[10 + i] = PublicKeys(*(bytes.fromhex(keys[k]) for k in ("seal", "mask")))
 
     def masker(self, node):
-        return Masker(self.folder / str(node), 2 * (node - 10), self.settings)
+        return Masker(self.folder / str(node), 2 * (node - 10), self.settings, self.fewest)
 
     def nodes(self):
         return set(self.keys)
@@ -59,6 +60,7 @@ class Members:
                 answer = self.masker(node).answer(message)
             except InputError as e:
                 answers[node] = str(e)
+                self.refusals.append(str(e))
                 continue
             self.sent.append((task, node, answer))
             answer = Message(json.loads(json.dumps(answer.about)), dict(answer.payload))
@@ -72,7 +74,7 @@ class Members:
     def sum(self):
         return SecureSum(
             self, 1.0, self.settings, SESSION, SHAPES, {n: 2 * (n - 10) for n in self.keys},
-            self.keys, "node {}".format,
+            self.keys, "node {}".format, cells=dict.fromkeys(self.keys, 2),
         )  # fmt: skip
 
 
@@ -131,6 +133,20 @@ def test_below_the_threshold_the_sum_is_lost_and_nobody_is_guilty(task, members)
     with pytest.raises(SumLost, match=r"2 nodes .*3") as e:
         members.sum().run()
     assert e.value.guilty == set()
+
+
+@pytest.mark.parametrize(
+    ("cells", "lost", "refused"),
+    [(11, (), "share"), (10, [("share", 1)], "mask"), (10, [("mask", 1)], "unmask")],
+)
+def test_no_node_reveals_itself_in_a_sum_over_too_few_cells(cells, lost, refused, tmp_path, values):
+    """Each of five has two: the server asks for too few, or a node is lost."""
+    members = Members(tmp_path, values, cells=cells)
+    members.spoil = lose(*lost)
+    with pytest.raises(SumLost):
+        members.sum().run()
+    assert refused not in {task for task, *_ in members.sent}
+    assert "cells, this node wants" in members.refusals[0]
 
 
 def test_values_that_no_sum_can_hold_are_named_as_the_reason(tmp_path, values):

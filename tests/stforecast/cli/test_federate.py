@@ -12,6 +12,7 @@ from data_prep.base.errors import InputError
 from stforecast.cli.federate import federate_command
 from stforecast.federated.core.state import Clients, State
 from stforecast.federated.core.training import FURTHER_RATES
+from stforecast.federated.nodes.messages import FEW_CELLS
 from stforecast.federated.runs.checkpoint import (
     Checkpoint,
     is_spaced,
@@ -32,7 +33,7 @@ def type_in(*words):
 def test_the_app_holds_what_was_typed(tmp_path):
     app = tmp_path / "app"
     done = type_in(
-        "--method", "fuels", "--clients", 7, "--out", app, "--results", tmp_path / "results",
+        "--method", "fuels", "--clients", 9, "--out", app, "--results", tmp_path / "results",
         "--rounds", 9, "--tau", 0.5, "--service", "net", "--enough", 5, "--answer", 30,
         "--strikes", 4, "--min-parties", 3,
     )  # fmt: skip
@@ -42,7 +43,7 @@ def test_the_app_holds_what_was_typed(tmp_path):
     assert run.config.method == "fuels"
     assert (run.config.training.rounds, run.config.method_options.tau) == (9, 0.5)
     assert run.config.data.service == "net"
-    assert (run.n_clients, run.out) == (7, str(tmp_path / "results"))
+    assert (run.n_clients, run.out) == (9, str(tmp_path / "results"))
     assert (run.patience.start, run.patience.answer, run.patience.enough) == (600.0, 30.0, 5)
     assert (run.patience.strikes, run.patience.min_parties) == (4, 3)
 
@@ -50,12 +51,12 @@ def test_the_app_holds_what_was_typed(tmp_path):
 def test_settings_that_nodes_cannot_have_are_refused(tmp_path):
     with pytest.raises(InputError, match="no node knows"):
         type_in(
-            "--clients", 7, "--out", tmp_path / "app", "--results", tmp_path, "--scale", "global"
+            "--clients", 9, "--out", tmp_path / "app", "--results", tmp_path, "--scale", "global"
         )  # fmt: skip
     for step in ("0h", "soon", "NaT"):
         with pytest.raises(InputError, match=f"step is '{step}'; give a .*length of time like"):
             type_in(
-                "--step", step, "--clients", 7, "--out", tmp_path / "app", "--results", tmp_path
+                "--step", step, "--clients", 9, "--out", tmp_path / "app", "--results", tmp_path
             )  # fmt: skip
     assert not (tmp_path / "app").exists()
 
@@ -72,9 +73,9 @@ def test_settings_that_nodes_cannot_have_are_refused(tmp_path):
         (["--min-parties", "0"], "min_parties is 0; it must be positive"),
         (
             ["--participation", "0.2"],
-            "participation=0.2 draws 1 of 7 clients in each round, .* fewer min_parties",
+            "participation=0.2 draws 2 of 9 clients in each round, .* fewer min_parties",
         ),
-        (["--min-parties", "8"], "min_parties is 8, but the federation has 7 clients.*"),
+        (["--min-parties", "10"], "min_parties is 10, but the federation has 9 clients.*"),
         *[
             ([*words, "--clip", "1", "--noise", "gaussian"], ".*also sends counters.*")
             for words in (
@@ -86,14 +87,14 @@ def test_settings_that_nodes_cannot_have_are_refused(tmp_path):
 )
 def test_settings_without_sense_are_refused_in_one_line(words, message, tmp_path):
     with pytest.raises(InputError, match=f"^{message}$"):
-        type_in("--clients", 7, "--out", tmp_path / "app", "--results", tmp_path, *words)
+        type_in("--clients", 9, "--out", tmp_path / "app", "--results", tmp_path, *words)
     assert not (tmp_path / "app").exists()
 
 
 @pytest.mark.parametrize(("step", "period"), [("1h", 24), ("10min", 144)])
 def test_the_server_learns_the_steps_of_a_day(tmp_path, step, period):
     type_in(
-        "--method", "fedlean", "--clients", 7, "--out", tmp_path / "app", "--results", tmp_path,
+        "--method", "fedlean", "--clients", 9, "--out", tmp_path / "app", "--results", tmp_path,
         "--step", step,
     )  # fmt: skip
     project = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
@@ -166,14 +167,14 @@ def test_the_status_of_nothing_is_an_error(tmp_path):
 
 
 def test_a_rule_that_does_the_method_harm_is_refused_before_a_node_is_asked(tmp_path):
-    common = ("--clients", 7, "--out", tmp_path / "app", "--results", tmp_path)
+    common = ("--clients", 9, "--out", tmp_path / "app", "--results", tmp_path)
     with pytest.raises(InputError, match=r"robust='clip' cannot protect fedtrees: .* choose drop"):
         type_in("--method", "fedtrees", "--robust", "clip", *common)
     assert not (tmp_path / "app").exists()
 
 
 def test_secure_aggregation_is_for_methods_whose_server_needs_sums(tmp_path):
-    common = ("--clients", 7, "--out", tmp_path / "app", "--results", tmp_path)
+    common = ("--clients", 9, "--out", tmp_path / "app", "--results", tmp_path)
     for method, reason in (("fuels", "compares the clients' prototypes"), ("solo", "send nothing")):
         with pytest.raises(InputError, match=rf"{method} .*{reason}"):
             type_in("--method", method, "--secure-aggregation", *common)
@@ -198,7 +199,7 @@ def written(tmp_path, *words):
     return said.output, read_app(tmp_path / "app")
 
 
-TWO = ("--node", "1=0-3", "--node", "2=4-6")
+TWO = ("--node", "1=0-3", "--node", "2=4-8")
 
 
 @pytest.mark.parametrize(
@@ -213,7 +214,7 @@ TWO = ("--node", "1=0-3", "--node", "2=4-6")
     ],
 )
 def test_uploads_are_masked_by_default(words, fewest, tmp_path):
-    said, run = written(tmp_path, "--clients", 7, *words)
+    said, run = written(tmp_path, "--clients", 9, *words)
     assert run.secure
     assert run.patience.min_parties == fewest
     assert said.startswith("uploads are added up under masks: the server learns only sums over ")
@@ -233,7 +234,7 @@ def test_uploads_are_masked_by_default(words, fewest, tmp_path):
     ],
 )
 def test_what_cannot_be_masked_is_plain_and_its_disclosure_is_said(words, why, refused, tmp_path):
-    said, run = written(tmp_path, "--clients", 7, *words)
+    said, run = written(tmp_path, "--clients", 9, *words)
     assert run.secure is None
     assert run.patience.min_parties == 1
     assert said.startswith("uploads are plain: the server sees ")
@@ -248,7 +249,7 @@ def test_a_single_party_has_nobody_to_add_up_with(tmp_path):
 
 @pytest.mark.parametrize(
     "words",
-    [("--clients", 2), ("--clients", 7, *TWO), ("--clients", 7, "--min-parties", 2),
+    [("--clients", 2), ("--clients", 9, *TWO), ("--clients", 9, "--min-parties", 2),
      ("--clients", 2, "--plain-uploads"), ("--clients", 2, "--method", "protoridge")],
 )  # fmt: skip
 def test_two_parties_that_could_compute_each_other_s_readings_have_to_agree(words, tmp_path):
@@ -258,6 +259,16 @@ def test_two_parties_that_could_compute_each_other_s_readings_have_to_agree(word
     assert not (tmp_path / "app").exists()
 
 
+@pytest.mark.parametrize("words", [("--clients", FEW_CELLS - 1), ("--participation", 0.4)])
+def test_a_sum_over_few_cells_that_gives_each_up_has_to_be_allowed(words, tmp_path):
+    common = ("--clients", 2 * FEW_CELLS, "--out", tmp_path / "app", "--results", tmp_path)
+    with pytest.raises(InputError, match=rf"of \d+ cells; from sums over fewer than {FEW_CELLS} "):
+        type_in(*common, *words)
+    assert not (tmp_path / "app").exists()
+    for way_out in (("--allow-disclosure",), ("--method", "fedavg"), ("--client-is", "all")):
+        written(tmp_path, *common[:2], *words, *way_out)
+
+
 @pytest.mark.parametrize(
     "words",
     [("--plain-uploads", "--secure-aggregation"), ("--plain-uploads", "--secure-threshold", 0.7),
@@ -265,7 +276,7 @@ def test_two_parties_that_could_compute_each_other_s_readings_have_to_agree(word
      ("--plain-uploads", "--share-noise")],
 )  # fmt: skip
 def test_options_that_exclude_each_other_are_refused(words, tmp_path):
-    common = ("--clients", 7, "--out", tmp_path / "app", "--results", tmp_path)
+    common = ("--clients", 9, "--out", tmp_path / "app", "--results", tmp_path)
     assert type_in(*words, *common).exit_code == 2
     assert not (tmp_path / "app").exists()
 

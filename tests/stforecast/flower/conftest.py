@@ -17,11 +17,11 @@ SHARES = {"a": (0, 1), "b": (1, 3)}
 
 @pytest.fixture
 def federation(cube, tmp_path, monkeypatch):
-    """Makes the settings and the link of a run on two nodes."""
+    """Makes the settings and the link of a run on two nodes, whose owners have `allowed` all."""
 
     monkeypatch.setattr(secrets, "token_hex", lambda n: TOKEN)
 
-    def make(method="fuels", firsts=(0, 1), n_clients=3, secure=None, **settings):
+    def make(method="fuels", firsts=(0, 1), n_clients=3, secure=None, allowed=True, **settings):
         settings = {
             "service": "internet", "split": "days:7,1,2", "rounds": 2, "device": "cpu",
             "refit": "never",
@@ -35,6 +35,7 @@ def federation(cube, tmp_path, monkeypatch):
         for node, (name, (first, end)) in enumerate(SHARES.items()):
             path = write_cube(cube.isel(cell=slice(first, end)), tmp_path / f"{name}.nc")
             configs[node] = {"data": str(path), "first-client": firsts[node]}
+            configs[node] |= {"allow-disclosure": True} if allowed else {}
         return run, NodeLink(run, configs), Forecaster(method, **read_by(method, settings))
 
     return make

@@ -7,13 +7,14 @@ import pytest
 
 from data_prep.base.errors import InputError
 from data_prep.cube import write_cube
-from stforecast.federated.nodes.disclosure import DisclosureRefused
-from stforecast.federated.nodes.masker import TooFewParties
-from stforecast.federated.nodes.messages import Message
+from stforecast.federated.nodes.disclosure import FOUND, DisclosureRefused
+from stforecast.federated.nodes.masker import TooFewCells, TooFewParties
+from stforecast.federated.nodes.messages import FEW_CELLS, Message
 from stforecast.federated.uploads.masking import SecureSums, new_key, public
 from stforecast.flower import worker
 from stforecast.flower.node import FlowerNode, SecureAggregationRequired
 from stforecast.flower.server_app import serve
+from stforecast.methods import METHODS
 
 TOKEN = "0123456789abcdef"
 RUN = f"run-{TOKEN}"
@@ -129,7 +130,7 @@ SHORT = {"extra_lags": "2,24"}
 @pytest.mark.parametrize("method", ["fedlean", "protoridge"])
 def test_a_node_refuses_to_give_its_readings_up(method, federation, made):
     """Before it reads its data; its owner may allow it."""
-    run, link, _ = federation(method, **SHORT)
+    run, link, _ = federation(method, allowed=False, **SHORT)
     with pytest.raises(DisclosureRefused, match="attacks computed the node's readings"):
         ask(run, link, Message(JOIN))
     assert made == []
@@ -141,31 +142,49 @@ def test_a_node_refuses_to_give_its_readings_up(method, federation, made):
     ("method", "secure", "warned"),
     [("fuels", None, True), ("fedavg", None, True), ("fedavg", SecureSums(), False)],
 )
-def test_a_node_warns_of_what_nobody_has_measured(method, secure, warned, federation, caplog):
-    run, link, _ = federation(method, secure=secure)
+def test_a_node_warns_of_what_plain_uploads_may_give_up(method, secure, warned, federation, caplog):
+    run, link, _ = federation(method, secure=secure, allowed=False)
     ask(run, link, Message(JOIN))
-    said = f"the run takes plain uploads of {method}; nobody has measured what they give up"
-    assert (said in caplog.text) == warned
+    found = FOUND[METHODS[method].discloses]
+    assert (f"the run takes plain uploads of {method}; {found}" in caplog.text) == warned
 
 
-def shared_with(run, link, parties):
-    """The answer of a node to the first message of a sum over so many parties."""
+@pytest.mark.parametrize("allowed", [True, False])
+def test_an_owner_of_few_cells_is_told_what_all_others_together_learn(allowed, federation, caplog):
+    run, link, _ = federation("fedlean", secure=SecureSums(), allowed=allowed, **SHORT)
+    ask(run, link, Message(JOIN))
+    assert ("this node has few cells (1): if all others work together" in caplog.text) != allowed
+
+
+def shared_with(run, link, parties, cells=FEW_CELLS):
+    """The answer of a node to the first message of a sum over so many parties and cells."""
     asked = asked_in(0).about | {"train": [0], "session": "s"}
     keys = ask(run, link, Message(asked)).about["keys"]
     others = {str(i): [public(new_key()).hex() for _ in range(2)] for i in range(1, parties)}
     peers = {"0": [keys["seal"], keys["mask"]], **others}
     about = {"task": "share", "run": TOKEN, "session": "s", "peers": peers, "shapes": {}}
+    about["cells"] = {"0": 99, "1": cells - 1}
     return ask(run, link, Message(about))
 
 
 @pytest.mark.attack("readings computed from uploads")
 def test_a_node_is_in_no_sum_of_two_that_gives_its_readings_up(federation, made):
-    run, link, _ = federation("fedlean", secure=SecureSums(), **SHORT)
+    run, link, _ = federation("fedlean", secure=SecureSums(), allowed=False, **SHORT)
     assert len(shared_with(run, link, 3).about["sealed"]) == 2
     with pytest.raises(TooFewParties, match="it takes part in sums over 3 or more"):
         shared_with(run, link, 2)
     link.configs[0]["allow-disclosure"] = True
     assert len(shared_with(run, link, 2).about["sealed"]) == 1
+
+
+@pytest.mark.attack("readings computed from uploads")
+def test_a_node_is_in_no_sum_over_few_cells_that_gives_its_readings_up(federation, made):
+    """It counts its own cell itself, whatever the server says of it."""
+    run, link, _ = federation("fedlean", secure=SecureSums(), allowed=False, **SHORT)
+    with pytest.raises(TooFewCells, match=f"over {FEW_CELLS - 1} cells, this node wants"):
+        shared_with(run, link, 3, FEW_CELLS - 1)
+    link.configs[0]["allow-disclosure"] = True
+    assert len(shared_with(run, link, 3, 1).about["sealed"]) == 2
 
 
 def test_few_nodes_are_kept(federation, made, monkeypatch):
