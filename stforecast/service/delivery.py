@@ -245,6 +245,11 @@ def _in_another_unit(of: Delivery) -> Doubt | None:
     named, what = _named(factor, of.readings, of.digit)
     n = f"{alike.sum()} of {counted(len(seen), 'cell')}"
     reason = f"values of {n} are about {_times(named)} what was expected"
+    by_step, due = (np.where(both, v, 0.0).sum(axis=1) for v in (of.readings, of.own))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        others = np.abs(np.log(by_step / due / named)) >= math.log(ALIKE)
+    if due[others].sum() > (1 - MOST_CELLS) * due.sum():  # One factor would spoil some of them.
+        return Doubt("unit", f"{reason}, but not at all times; a part may have another unit")
     remedy = Words(
         "if its unit is another, give it again with {factor}; if it is right, give it again with "
         "{accept}",

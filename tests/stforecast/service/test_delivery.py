@@ -34,6 +34,7 @@ def history(run):
     [
         (DAY * 1000, "unit", "3 of 3 cells are about 1000 times what was expected"),
         (DAY / 1024, "unit", "about 1/1"),
+        (pd.concat([DAY[:16], DAY[16:] * 1000]), "unit", "but not at all times"),
         (DAY * 0 - 1, "constant", "all 72 readings are -1"),
         (DAY * 0, "constant", "all 72 readings are 0"),
         (DAY * 0 + 77, "constant", "all 72 readings are 77"),
