@@ -62,8 +62,9 @@ test-flower: .venv-flower/.installed
 		tests/stforecast/cli/test_node.py tests/vision/test_live_nodes.py \
 		$(addprefix tests/experiments/test_,strangers.py secure_federation.py)
 
+# Long tests, and the other cases of large matrices: half an hour on two cores.
 test-slow: setup
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest $(PARALLEL) -m slow
 
 # Or some of them: make test-machines MACHINES="sse oldest"; tests/machines.py lists them.
 test-machines: setup
