@@ -391,7 +391,7 @@ def _set_times(
         made = pd.DatetimeIndex(times)
         if (wrong := np.flatnonzero(shown - shown.normalize() != made - made.normalize())).size:
             raise InputError(
-                f"{origin.at(wrong[0])}: time {of_day.iloc[wrong[0]]}, expected that of "
+                f"{origin.at(wrong[0])}: time {of_day.iloc[wrong[0]]}, expected the time of "
                 f"{times.iloc[wrong[0]]}; ",
                 Words("correct {start} or {step}, or add the rows that are missing"),
             )

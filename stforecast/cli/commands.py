@@ -228,9 +228,9 @@ def say_next(*words: object) -> None:
 
 def say_json(about: Mapping[str, Any], indent: int | None = 2) -> None:
     """Print what a command found as JSON, with the warnings that it gave in `notes`, each once."""
-    told = (click.get_current_context().obj or {}).get("warned", [])
+    warned = (click.get_current_context().obj or {}).get("warned", [])
     known = [*about.get("notes", ()), *about.get("alarms", ())]
-    more = [text for text in dict.fromkeys(told) if not any(note in text for note in known)]
+    more = [text for text in dict.fromkeys(warned) if not any(note in text for note in known)]
     click.echo(to_json({**about, "notes": [*about.get("notes", ()), *more]}, indent))
 
 

@@ -57,7 +57,9 @@ def summary(run: ForecastRun) -> str:
     if of_intervals := interval_line(run, whole):
         lines.append(of_intervals)
     lines += refit_notes(rows)
-    lines.append("MASE: error divided by that of the value one day before in the training part")
+    lines.append(
+        "MASE: error divided by the error of the value one day before, in the training part"
+    )
     lines.append(f"errors on the test part, of z-scores unless said otherwise; run in {run.folder}")
     return "\n".join(lines)
 

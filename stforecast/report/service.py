@@ -110,10 +110,10 @@ def _broken(watch: Watch) -> Table:
         for _, row in watch.broken.head(MOST_ROWS).iterrows()
     ]  # fmt: skip
     notes = [
-        "silent: no readings. zero, stuck: one value. wild: many readings as rare as anomalies."
+        "silent: no readings. zero, stuck: one value. wild: many readings as rare as anomalies.",
+        "Broken counters are not learnt. drifted: another level or distribution, which is learnt.",
+        *_rest(len(watch.broken), "monitor.csv"),
     ]
-    notes.append("What is broken is not learnt. drifted: another level or distribution; it is.")
-    notes += _rest(len(watch.broken), "monitor.csv")
     return Table("Counters that are not fine", rows, notes, opens="cell", marks="state")
 
 
@@ -127,10 +127,10 @@ def _anomalies(watch: Watch) -> Table:
         for _, row in watch.anomalies.head(MOST_ROWS).iterrows()
     ]  # fmt: skip
     notes = [
-        "seen, expected, bounds: of the rarest reading. one in: readings of which one is as far."
+        "seen, expected, bounds: of the rarest reading. one in: how many readings have one as far.",
+        "neighbours too: nearest cells (or others) with anomalies at the same time.",
+        *_rest(len(watch.anomalies), "anomalies.csv"),
     ]
-    notes.append("neighbours too: nearest cells (or others) with anomalies at the same time.")
-    notes += _rest(len(watch.anomalies), "anomalies.csv")
     return Table("Anomalies of the last day, the rarest first", rows, notes, opens="cell")
 
 
@@ -163,7 +163,9 @@ def _spans(watch: Watch, units: str) -> Table:
         }
         for days, of in watch.errors.items()
     ]
-    notes = ["MASE: mean absolute error by that of the value one day before in training."]
+    notes = [
+        "MASE: mean absolute error, divided by the error of the value one day before in training."
+    ]
     unit = "" if units == "1" else f", in {units}"
     notes.append(f"bias: mean of forecast less value{unit}.")
     if np.isfinite(watch.nominal):

@@ -105,7 +105,7 @@ def doubt_of_times(history: xr.Dataset, records: xr.Dataset, present: pd.Timesta
     step = step_of(history)
     if records.sizes["time"] > 1 and step_of(records) != step:
         own, other = in_minutes(step), in_minutes(step_of(records))
-        reason = f"it has steps of {other}, those of the history have {own}"
+        reason = f"it has steps of {other}, but the history has steps of {own}"
         remedy = Words("prepare it with that step, such as by {resample}, and give the cube")
         return Doubt("cadence", reason, remedy)
     ahead = end_of(records, step) - present
@@ -236,14 +236,14 @@ def _in_another_unit(of: Delivery) -> Doubt | None:
     factor = float(factors[order][middle])
     if max(factor, 1 / factor) < (LEAST_FACTOR if len(seen) >= FEW_CELLS else LEAST_OF_FEW):
         return None
-    alike = np.abs(np.log(factors / factor)) < math.log(ALIKE)
-    if weights[alike].sum() < MOST_CELLS * expected[expected > 0].sum():
+    same = np.abs(np.log(factors / factor)) < math.log(ALIKE)
+    if weights[same].sum() < MOST_CELLS * expected[expected > 0].sum():
         return None
     # The world moves cells by different factors.
     if spread(np.log(factors)) > np.clip(SPREAD * of.usual.spread, LEAST_SPREAD, MOST_SPREAD):
         return None
     named, what = _named(factor, of.readings, of.digit)
-    n = f"{alike.sum()} of {counted(len(seen), 'cell')}"
+    n = f"{same.sum()} of {counted(len(seen), 'cell')}"
     reason = f"values of {n} are about {_times(named)} what was expected"
     by_step, due = (np.where(both, v, 0.0).sum(axis=1) for v in (of.readings, of.own))
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -279,8 +279,8 @@ def _alarms(watch: Watch, options: MonitorOptions) -> list[str]:
     mase, mean, coverage = float(of.mase), float(of.mean), float(of.coverage)
     if options.most_mase and mase > options.most_mase:
         found.append(
-            f"the error of the last {JUDGED} days is {mase:.3g} times that of the value one day "
-            f"before in training; most_mase is {options.most_mase:g}"
+            f"the error of the last {JUDGED} days is {mase:.3g} times the error of the "
+            f"value one day before in training; most_mase is {options.most_mase:g}"
         )
     if options.most_bias and mean and abs(of.bias / mean) > options.most_bias:
         way = "high" if of.bias / mean > 0 else "low"

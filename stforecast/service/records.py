@@ -84,7 +84,7 @@ def _places(history: xr.Dataset, new: xr.Dataset, name: str) -> tuple[np.ndarray
     begins, ended = local_time(new)[0], local_time(history)[-1]
     if len(given) > 1 and step_of(new) != step:
         raise InputError(
-            f"{name}: steps of {in_minutes(step_of(new))}, those of the history have "
+            f"{name}: steps of {in_minutes(step_of(new))}, but the history has steps of "
             f"{in_minutes(step)}; ",
             Words("prepare them with that step, such as by {resample}"),
         )

@@ -579,5 +579,7 @@ def test_times_of_day_ask_for_the_date(options, prepared):
         prepared(text, layout="wide", **options)
     given = {"layout": "wide", "start": "2024-01-01T00:00", "step": "1h"}
     assert len(prepared(text, **given).time) == 30
-    with pytest.raises(InputError, match=r"line 5: time 04:00, expected that of 2024-01-01 03:00"):
+    with pytest.raises(
+        InputError, match=r"line 5: time 04:00, expected the time of 2024-01-01 03:00"
+    ):
         prepared(text.replace("03:00,1\n", "", 1), **given)

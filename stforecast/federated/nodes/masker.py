@@ -99,8 +99,8 @@ class Masker:
     ) -> Message:
         """Return what the server may know, with keys of the sum for which it asks; see `begin`."""
         keys = self.begin(message.about["session"], values, cells, noise)
-        told = {"cells": min(cells, FEW_CELLS), "fewest_cells": self.fewest.cells}
-        return Message({**about, **(told if cells else {}), "keys": keys})
+        advert = {"cells": min(cells, FEW_CELLS), "fewest_cells": self.fewest.cells}
+        return Message({**about, **(advert if cells else {}), "keys": keys})
 
     def answer(self, message: Message) -> Message:
         """Return the node's answer to a message of a sum."""

@@ -21,7 +21,7 @@ SLOW = {
     "fedavg": {"rounds": 3, "model": "mlp", "refit": "final"},
     "fedtrees": {"rounds": 5, "refit": "final"},
 }
-LIMITS = {"ridge": 0.01, "fedlean": 0.011, "fedavg": 0.05, "fedtrees": 0.05}
+LIMITS = {"ridge": 0.01, "fedlean": 0.011, "fedavg": 0.05, "fedtrees": 0.035}
 """Change of the others' forecasts. That a week is missing moves `fedavg` by 1 % after 3 rounds."""
 
 

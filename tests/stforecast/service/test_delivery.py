@@ -38,7 +38,7 @@ def history(run):
         (DAY * 0 - 1, "constant", "all 72 readings are -1"),
         (DAY * 0, "constant", "all 72 readings are 0"),
         (DAY * 0 + 77, "constant", "all 72 readings are 77"),
-        (DAY.iloc[::2], "cadence", "steps of 120 minutes, those of the history have 60 minutes"),
+        (DAY.iloc[::2], "cadence", "steps of 120 minutes, but the history has steps of 60 minutes"),
         (moved(24 * 30), "future", "it ends at 2024-03-11 23:00:00"),
         (moved(5), "zone", "5 hours too late"),
         (DAY.set_axis(["c", "b", "a"], axis=1), "swapped", "a as c"),
