@@ -67,7 +67,10 @@ def bin_ends(counts: Tensor, bins: int) -> Tensor:
 def to_bins(x: Tensor, ends: Tensor) -> Tensor:
     """Return each value's bin, `(clients, inputs, samples)` uint8: the number of ends below it."""
     columns = x.flatten(0, 1).T.contiguous()
-    bins = torch.searchsorted(ends[:, :-1].contiguous(), columns).to(torch.uint8)
+    if torch.jit.is_tracing():  # ONNX has no search.
+        bins = (columns[..., None] > ends[:, None, :-1]).sum(-1).to(torch.uint8)
+    else:
+        bins = torch.searchsorted(ends[:, :-1].contiguous(), columns).to(torch.uint8)
     result: Tensor = bins.unflatten(1, x.shape[:2]).transpose(0, 1).contiguous()
     return result
 
@@ -165,6 +168,8 @@ def nodes_at(bins: Tensor, feature: Tensor, split: Tensor, depth: int) -> Tensor
         split: `(nodes,)` uint8, largest bin that goes left.
         depth: number of splits that a sample passes, at most 8.
     """
+    if torch.jit.is_tracing():  # NumPy's results would be constants of the exported graph.
+        return _followed(bins.long(), feature.long(), split.long(), depth)
     columns = bins.transpose(0, 1).flatten(1).cpu().numpy()
     above = 2**depth - 1
     right = columns[feature[:above].cpu().numpy()] > split[:above, None].cpu().numpy()
@@ -178,3 +183,13 @@ def nodes_at(bins: Tensor, feature: Tensor, split: Tensor, depth: int) -> Tensor
         turns.append(turn[0])
         node = 2 * node + turn[0]
     return torch.from_numpy(node).to(bins.device, torch.long).view(len(bins), -1)
+
+
+def _followed(bins: Tensor, feature: Tensor, split: Tensor, depth: int) -> Tensor:
+    """Do what `nodes_at` does, by following each sample down the tree."""
+    node = torch.zeros_like(bins[:, 0])
+    for level in range(depth):
+        at = 2**level - 1 + node
+        value = bins.gather(1, feature[at][:, None]).squeeze(1)
+        node = 2 * node + (value > split[at])
+    return node

@@ -70,15 +70,7 @@ def command(*words):
     return done
 
 
-GRAPH_DIFFERS = pytest.mark.xfail(
-    reason="the exported graph of a refitted fedtrees forecasts otherwise than predict", strict=True
-)
-
-
-@pytest.mark.parametrize(
-    "method",
-    [pytest.param(m, marks=GRAPH_DIFFERS) if m == "fedtrees" else m for m in METHODS],
-)
+@pytest.mark.parametrize("method", METHODS)
 def test_a_nodes_model_is_used_as_any_other(method, milan, tmp_path, monkeypatch):
     monkeypatch.setattr(secrets, "token_hex", lambda n: TOKEN)
     own, secure = METHODS[method]

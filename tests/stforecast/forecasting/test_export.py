@@ -81,6 +81,11 @@ def test_every_method_is_exported_or_says_why(method, tmp_path):
         check_graph(method, settings, town(days=26, gaps=False), tmp_path)
 
 
+def test_a_graph_has_the_trees_of_the_model(tmp_path):
+    settings = {"rounds": 7, "depth": 2, "shrinkage": 1.0, "min_samples": 20}
+    check_graph("fedtrees", settings, town(days=26, gaps=False), tmp_path)
+
+
 def check_graph(method, settings, cube, tmp_path):
     """Export a fitted model; compare the graph with it."""
     runtime = pytest.importorskip("onnxruntime")
