@@ -4,8 +4,9 @@ A counter that repeats a reading, or sends none, is broken once it has done so f
 as long again as ever before, and if its earlier readings at the same times of day make that
 unlikely; zeros count where they are rare. It is wild if a quarter of a day's readings are as rare
 as anomalies, while other cells are as expected, and no common factor explains them; with a factor
-it has drifted, as one whose last days are distributed otherwise. What drifts is learnt; what is
-broken is not: it counts as missing, wild readings for a week at most.
+it has drifted, as one whose last days are distributed otherwise. Readings that the model does not
+believe are wild whatever other cells do. What drifts is learnt; what is broken is not: it counts as
+missing, wild readings for a week at most.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class Found:
     Attributes:
         state: `(cells,)` one of `STATES`, or empty.
         since: `(cells,)` step at which it began; -1 without a state.
-        broken: `(steps, cells)` readings that count as missing.
+        broken: `(steps, cells)` readings that count as missing, but for those that the model does
+            not believe.
     """
 
     state: np.ndarray
@@ -64,7 +66,13 @@ class Found:
 
 
 def find_states(
-    readings: Values, expected: Expected, rarity: Values, day: int, hours: float, rare: float
+    readings: Values,
+    expected: Expected,
+    rarity: Values,
+    day: int,
+    hours: float,
+    rare: float,
+    unbelieved: Values | None = None,
 ) -> Found:
     """Judge the readings of a history.
 
@@ -75,11 +83,16 @@ def find_states(
         day: steps of a day.
         hours: least length of a repetition, in hours; 0 for none.
         rare: an anomaly is one reading in so many.
+        unbelieved: which readings the model does not believe; by default none.
     """
     n, n_cells = readings.shape
     state, since = np.full(n_cells, FINE, dtype="<U7"), np.full(n_cells, -1)
     broken = np.zeros((n, n_cells), dtype=bool)
-    for cell, begin, end, kind in _wild(readings[n - len(rarity) :], expected, rarity, day, rare):
+    if unbelieved is None:
+        unbelieved = np.zeros_like(broken)
+    last = slice(n - len(rarity), None)
+    spells = _wild(readings[last], expected, rarity, unbelieved[last], day, rare)
+    for cell, begin, end, kind in spells:
         at = slice(n - len(rarity) + begin, n - len(rarity) + end)
         if kind == "wild":
             spoilt = slice(at.start, min(at.stop, at.start + WILD_DAYS * day))
@@ -92,7 +105,7 @@ def find_states(
             broken[begin:end, cell] |= kind != "silent"
             if end == n:
                 state[cell], since[cell] = kind, begin
-    return Found(state, since, broken)
+    return Found(state, since, broken & ~unbelieved)
 
 
 def repetitions(values: Values, least: int, day: int) -> Iterator[tuple[int, int, str]]:
@@ -146,15 +159,18 @@ def _runs(values: Values) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _wild(
-    readings: Values, expected: Expected, rarity: Values, day: int, rare: float
+    readings: Values, expected: Expected, rarity: Values, unbelieved: Values, day: int, rare: float
 ) -> Iterator[tuple[int, int, int, str]]:
-    """Yield cell, begin, end and kind of each spell of rare readings of a cell by itself."""
+    """Yield cell, begin, end and kind of each spell of rare readings of a cell by itself.
+
+    Readings that the model does not believe are so whatever other cells do.
+    """
     with np.errstate(invalid="ignore"):
         odd = rarity >= rare
     known = np.isfinite(rarity)
     others = odd.sum(axis=1, keepdims=True) - odd
     n_others = np.fmax(known.sum(axis=1, keepdims=True) - known, 1)
-    own = odd & (others < OF_A_DAY * n_others)
+    own = odd & (others < OF_A_DAY * n_others) | unbelieved & known
     counts = [_over_a_day(of, day) for of in (own, known)]
     many = (counts[0] >= OF_A_DAY * counts[1]) & (counts[1] >= OF_A_DAY * day)
     for cell in np.flatnonzero(many.any(axis=0)):
@@ -165,7 +181,11 @@ def _wild(
                 )
                 spell = slice(begin, int(end))
                 some = spell, slice(cell, cell + 1)
-                kind = _kind(readings[some], expected.of(*some), odd[some])
+                kind = (
+                    "wild"
+                    if unbelieved[some].any()
+                    else _kind(readings[some], expected.of(*some), odd[some])
+                )
                 yield int(cell), begin, int(end), kind
 
 

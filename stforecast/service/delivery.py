@@ -32,25 +32,30 @@ from stforecast.service.judge import SPAN, readings_of
 from stforecast.service.records import append
 
 FACTORS = {
-    8.0: "bits for bytes", 10.0: "", 60.0: "seconds for minutes, or minutes for hours",
-    100.0: "", 1000.0: "such as kB for B", 1024.0: "such as KiB for B",
-    3600.0: "seconds for hours", 1e6: "such as MB for B", 2.0**20: "such as MiB for B",
-    1e9: "such as GB for B",
+    8.0: "bits for bytes", 10.0: "tenths for ones", 100.0: "per cent for shares",
+    60.0: "seconds for minutes, or minutes for hours", 3600.0: "seconds for hours",
+    1000.0: "such as kB for B", 1024.0: "such as KiB for B", 1e6: "such as MB for B",
+    2.0**20: "such as MiB for B", 1e9: "such as GB for B",
 }  # fmt: skip
 """Factors between units, and what they are between; also upside down."""
 
-LEAST_FACTOR = 5.0
-"""Factor, or its reciprocal, from which a level of all cells may be of another unit."""
+LEAST_HIGHER, LEAST_LOWER = 1.9, 3.5
+"""Factor from which a level of all cells may be of another unit, and its reciprocal: on a day
+without shops or traffic all cells fall together, but they hardly rise so."""
+
+LEAST_CORRECTED = 1.25
+"""Factor, or its reciprocal, from which corrections of all cells may be of another unit."""
 
 FEW_CELLS, LEAST_OF_FEW = 4, 20.0
-"""Cells below which that factor must be larger: a few may well move together."""
+"""Cells below which these factors must be larger, as a few may well move together; corrections of
+one cell alone likewise."""
 
 SPREAD, LEAST_SPREAD, MOST_SPREAD = 1.2, 0.08, 0.15
 """How far apart the factors of cells may be: in what is usual, but at least and at most so far, as
 a logarithm."""
 
-ALIKE = 1.5
-"""Factor within which cells have the same."""
+ALIKE, ALIKE_UNIT = 1.5, 1.2
+"""Factor within which cells have the same, and within which it is one between units."""
 
 MOST_CELLS = 0.7
 """Share of the expected sum whose cells have a common factor."""
@@ -145,6 +150,9 @@ def doubt_of_values(
     known = readings_of(state.history, issued).reindex(given.index)
     n_known = state.history.sizes["time"]
     differs = given.notna() & ~np.isclose(given, known, rtol=1e-9)
+    corrected = (differs & known.notna()).any(axis=1)
+    if corrected.any() and (found := _corrections(given, known, corrected)):
+        return found
     rows = np.flatnonzero(differs.any(axis=1))
     step = step_of(state.history)
     day = max(round(pd.Timedelta(days=1) / step), 1)
@@ -167,10 +175,12 @@ def doubt_of_values(
     others = np.isfinite(was)
     others[begin - first : end - first] = False
     expected.values[: len(was)] = np.where(others, was, expected.values[: len(was)])
+    few = given.shape[1] < FEW_CELLS
+    least = (LEAST_OF_FEW, LEAST_OF_FEW) if few else (LEAST_HIGHER, LEAST_LOWER)
     delivery = Delivery(
         given.to_numpy()[begin:end], expected.of(slice(begin - lead - first, None)), lead, hour,
         [str(cell) for cell in given.columns], usual, float(np.nanmin(known.to_numpy())),
-        digit_of(was),
+        digit_of(was), least,
     )  # fmt: skip
     return next(delivery.doubts(), None)
 
@@ -188,6 +198,8 @@ class Delivery:
         usual: how far readings usually are from what was expected of them.
         lowest: lowest reading of the history.
         digit: last digit of the history's readings.
+        least: factor above what was expected, and reciprocal of one below, that is doubtful.
+        what: what it is compared with, in words.
     """
 
     readings: Values
@@ -198,6 +210,8 @@ class Delivery:
     usual: Usual
     lowest: float
     digit: float = 0.0
+    least: tuple[float, float] = (LEAST_HIGHER, LEAST_LOWER)
+    what: str = "what was expected"
 
     @property
     def own(self) -> Values:
@@ -209,6 +223,27 @@ class Delivery:
         for find in (_of_one_value, _in_another_unit, _moved, _swapped):
             if (found := find(self)) is not None:
                 yield found
+
+
+def _corrections(given: pd.DataFrame, known: pd.DataFrame, rows: pd.Series) -> Doubt | None:
+    """Find that new readings of known steps (time × cell) are the known ones in another unit.
+
+    They are right if they are nearer to what is usual than those that they replace.
+    """
+    usual = np.nanmedian(known.to_numpy()) or 1.0
+    given, known = given[rows], known[rows]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        was, would = (np.abs(np.log(np.nanmean(of.to_numpy()) / usual)) for of in (known, given))
+    if would < was:
+        return None
+    values = known.to_numpy()
+    width = np.ones_like(values)
+    before = Expected(pd.DatetimeIndex(known.index), values, width, width, np.isfinite(values))
+    least = LEAST_CORRECTED if known.shape[1] > 1 else LEAST_OF_FEW
+    return _in_another_unit(Delivery(
+        given.to_numpy(), before, 0, 0, [], Usual(spread=0.0), 0.0, digit_of(values),
+        (least, least), "the records that they replace",
+    ))  # fmt: skip
 
 
 def _of_one_value(of: Delivery) -> Doubt | None:
@@ -234,7 +269,7 @@ def _in_another_unit(of: Delivery) -> Doubt | None:
     order = np.argsort(factors)
     middle = np.searchsorted(weights[order].cumsum(), weights.sum() / 2)
     factor = float(factors[order][middle])
-    if max(factor, 1 / factor) < (LEAST_FACTOR if len(seen) >= FEW_CELLS else LEAST_OF_FEW):
+    if max(factor, 1 / factor) < of.least[0 if factor > 1 else 1]:
         return None
     same = np.abs(np.log(factors / factor)) < math.log(ALIKE)
     if weights[same].sum() < MOST_CELLS * expected[expected > 0].sum():
@@ -244,18 +279,20 @@ def _in_another_unit(of: Delivery) -> Doubt | None:
         return None
     named, what = _named(factor, of.readings, of.digit)
     n = f"{same.sum()} of {counted(len(seen), 'cell')}"
-    reason = f"values of {n} are about {_times(named)} what was expected"
+    reason = f"values of {n} are about {_times(named)} {of.what}"
     by_step, due = (np.where(both, v, 0.0).sum(axis=1) for v in (of.readings, of.own))
     with np.errstate(divide="ignore", invalid="ignore"):
         others = np.abs(np.log(by_step / due / named)) >= math.log(ALIKE)
     if due[others].sum() > (1 - MOST_CELLS) * due.sum():  # One factor would spoil some of them.
         return Doubt("unit", f"{reason}, but not at all times; a part may have another unit")
+    if not what:  # A factor that is none between units would make the world as it was expected.
+        return Doubt("unit", reason)
     remedy = Words(
         "if its unit is another, give it again with {factor}; if it is right, give it again with "
         "{accept}",
         factor=f"{1 / named:.10g}",
     )
-    return Doubt("unit", reason + (f" ({what})" if what else ""), remedy, 1 / named)
+    return Doubt("unit", f"{reason} ({what})", remedy, 1 / named)
 
 
 def _named(factor: float, readings: Values, digit: float) -> tuple[float, str]:
@@ -272,10 +309,15 @@ def _named(factor: float, readings: Values, digit: float) -> tuple[float, str]:
 
     def order(f: float) -> tuple[bool, bool, bool, float]:
         divides = _in_digits(readings / f, digit)
-        return off[f] > math.log(ALIKE), not divides, max(f, 1 / f) in (2.0**10, 2.0**20), off[f]
+        return (
+            off[f] > math.log(ALIKE_UNIT),
+            not divides,
+            max(f, 1 / f) in (2.0**10, 2.0**20),
+            off[f],
+        )
 
     nearest = min(off, key=order)
-    if off[nearest] > math.log(ALIKE):
+    if off[nearest] > math.log(ALIKE_UNIT):
         return float(f"{factor:.2g}"), ""
     return nearest, known[nearest]
 

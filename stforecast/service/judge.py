@@ -10,6 +10,7 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.cube import local_time, observed, step_of
+from stforecast.data.scaling import Scaler
 from stforecast.forecasting.results import ForecastRun
 from stforecast.service.cells import Found, find_states, in_words
 from stforecast.service.expected import Expected, Values, expect, measure, tested
@@ -40,6 +41,7 @@ class Judged:
         expected: what was expected of the last `SPAN` days.
         rarity: how rare these were, `(last steps, cells)`: one in so many.
         found: the states of the cells.
+        missing: `(steps, cells)` whether a reading counts as missing.
         day: steps of a day.
     """
 
@@ -48,6 +50,7 @@ class Judged:
     expected: Expected
     rarity: Values
     found: Found
+    missing: Values
     day: int
 
     def since(self, steps: Values) -> Values:
@@ -113,23 +116,35 @@ def rarity_of(
     return Rarity(expected, listed, np.fmin(listed, scale.rarity(weeks, seen)))
 
 
-def judge(run: ForecastRun, state: ServiceState, options: MonitorOptions) -> Judged:
-    """Compare the readings of a service with what was expected of them."""
+def judge(run: ForecastRun, state: ServiceState, options: MonitorOptions, scaler: Scaler) -> Judged:
+    """Compare the readings of a service with what was expected of them.
+
+    Args:
+        run: the run in service.
+        state: its state.
+        options: the settings.
+        scaler: of the model in service: what it does not believe counts as missing.
+    """
     readings, before = readings_of(state.history, state.issued), tested(run)
+    given = readings.to_numpy()
+    unbelieved = np.isfinite(given) & np.isnan(scaler.believed(given))
     day = max(round(pd.Timedelta(days=1) / step_of(state.history)), 1)
     begun = state.issued.indexes["time"].min() if state.issued.sizes["time"] else state.end
-    believed = readings
+    missing = unbelieved
     for _ in range(2):  # What is broken is no measure of what follows it.
-        rare = rarity_of(before, state.issued, readings, believed)
+        rare = rarity_of(before, state.issued, readings, readings.mask(missing))
         in_service = np.asarray(rare.expected.times > begun - pd.Timedelta(days=1))
         found = find_states(
-            readings.to_numpy(), rare.expected, np.where(in_service[:, None], rare.surely, np.nan),
-            day, options.stuck_hours, options.anomaly_in,
+            given, rare.expected, np.where(in_service[:, None], rare.surely, np.nan),
+            day, options.stuck_hours, options.anomaly_in, unbelieved,
         )  # fmt: skip
+        missing = unbelieved | found.broken
         if not found.broken.any():
             break
-        believed = readings.mask(found.broken)
-    return Judged(readings, local_time(state.history), rare.expected, rare.listed, found, day)
+    missing = missing | np.isnan(given)
+    return Judged(
+        readings, local_time(state.history), rare.expected, rare.listed, found, missing, day
+    )
 
 
 def anomalies(judged: Judged, state: ServiceState, one_in: float) -> pd.DataFrame:

@@ -22,6 +22,7 @@ from data_prep.base.files import atomic_path
 from data_prep.cube import step_of
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.flower.telemetry import family
+from stforecast.forecasting.forecaster import Forecaster
 from stforecast.service import folder
 from stforecast.service.cells import STATES, changed_at, in_words
 from stforecast.service.delivery import end_of
@@ -178,7 +179,8 @@ def monitor(
     opened = folder.open_run(path)
     options, where = ServiceSettings.read(path).monitor, folder.last_state(path)
     state = folder.read_state(where) if where else folder.state_before(opened)
-    judged = judge(opened, state, options)
+    forecaster = Forecaster.load(path)
+    judged = judge(opened, state, options, forecaster.model_.scaler)
     updated = (where / folder.STATE).stat().st_mtime if where else None
     watch = Watch(
         {days: scores(since(state.issued, state.end, days)) for days in SPANS},
@@ -200,19 +202,22 @@ def monitor(
     with atomic_path(service / METRICS) as part:
         part.write_text(watch.metrics())
     if page is not None:
-        _write_page(path, page, watch, state, now)
+        _write_page(path, page, watch, state, forecaster, now)
     return watch
 
 
 def _write_page(
-    run: Path, page: Path, watch: Watch, state: folder.ServiceState, now: pd.Timestamp | None
+    run: Path,
+    page: Path,
+    watch: Watch,
+    state: folder.ServiceState,
+    forecaster: Forecaster,
+    now: pd.Timestamp | None,
 ) -> None:
-    # They import torch and plotly.
-    from stforecast.forecasting.forecaster import Forecaster
+    # They import plotly.
     from stforecast.forecasting.outlook import make_outlook
     from stforecast.report.service import write_service_page
 
-    forecaster = Forecaster.load(run)
     series = forecaster.read(state.history)
     about = [] if now is None else ["--now", f"{now:%Y-%m-%dT%H:%M}"]
     command = shlex.join(["stforecast", "monitor", str(run), *about, "--page", str(page)])
@@ -239,7 +244,7 @@ def _cells(judged: Judged, issued: xr.Dataset, options: MonitorOptions) -> pd.Da
     for days in SPANS:
         of = scores(since(issued, end, days), by_cell=True)
         rows |= {f"{name}_{days}d": getattr(of, name) for name in SHOWN}
-    rows["missing"] = np.isnan(values[-judged.day :]).mean(axis=0)
+    rows["missing"] = judged.missing[-judged.day :].mean(axis=0)
     rows["drift"] = drift
     rows["rarest"] = np.fmax.reduce(judged.rarity[-judged.day :], axis=0)
     return pd.DataFrame(rows).round(4)

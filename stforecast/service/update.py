@@ -26,6 +26,7 @@ from stforecast.bench.statistics.estimate import ErrorSums, Estimate, with_ends
 from stforecast.comparison.errors import model_errors
 from stforecast.comparison.leaderboard import neighbours, resample
 from stforecast.data.cubes import open_cube
+from stforecast.data.scaling import Scaler
 from stforecast.data.series import Series
 from stforecast.federated.runs.run_folder import write_csv, writing
 from stforecast.forecasting.evaluate import Evaluation, forecasts_dataset, seasonal_scale
@@ -186,7 +187,7 @@ def update(
             return Updated(UNCHANGED, {**about, "notes": list(change.notes)}, pd.DataFrame(), None)
         keep = _kept_steps(forecaster, opened, settings.update)
         state, broken = _with_history(
-            opened, settings, state, history.isel(time=slice(-keep, None))
+            opened, model.scaler, settings, state, history.isel(time=slice(-keep, None))
         )
         change = dataclasses.replace(change, notes=(*change.notes, *broken))
         updated, forecaster = _renewed(forecaster, state, change, settings.update, events)
@@ -200,13 +201,17 @@ def update(
 
 
 def _with_history(
-    run: ForecastRun, settings: ServiceSettings, state: ServiceState, history: xr.Dataset
+    run: ForecastRun,
+    scaler: Scaler,
+    settings: ServiceSettings,
+    state: ServiceState,
+    history: xr.Dataset,
 ) -> tuple[ServiceState, list[str]]:
     """Return the state with new records, and what is said of broken counters."""
     # Its title is the name in messages, which would else be that of the first records.
     history = history.assign_attrs(title="records in service")
     state = dataclasses.replace(state, history=history, broken=None)
-    judged = judge(run, state, settings.monitor)
+    judged = judge(run, state, settings.monitor, scaler)
     for note in judged.broken:
         log.warning("%s: %s", run.folder, note)
     return dataclasses.replace(state, broken=judged.found.broken), judged.broken

@@ -360,7 +360,8 @@ BOMBS = {
 """Bombs at each door, by what is too large in them."""
 
 CASES = [(door, what) for door, bombs in BOMBS.items() for what in bombs]
-peaks: dict[str, int] = {}
+usual: dict[str, tuple[int, float]] = {}
+"""Peak in bytes and seconds of the processor with a valid file at each door."""
 
 
 @pytest.mark.slow
@@ -370,16 +371,18 @@ def test_a_small_file_is_refused_soon_in_little_memory(
     open_door, tmp_path, record_property, door, what
 ):
     opened = open_door(door)
-    if door not in peaks:
-        code, peaks[door], _, said = measure(opened.words, tmp_path)
+    if door not in usual:
+        code, peak, seconds, said = measure(opened.words, tmp_path)
         assert code == 0, said
+        usual[door] = peak, seconds
         for path in tmp_path.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         open_door(door)
     BOMBS[door][what](tmp_path / opened.path)
     assert (tmp_path / opened.path).stat().st_size < LARGEST_FILE, "the bomb is no small file"
     code, peak, seconds, said = measure(opened.words, tmp_path)
-    record_property("measured", f"{peak - peaks[door]} bytes, {seconds} s: {said}")
+    more = peak - usual[door][0], seconds - usual[door][1]  # Imports take seconds of their own.
+    record_property("measured", f"{more[0]} bytes, {more[1]} s: {said}")
     assert code == 2, said
-    assert peak - peaks[door] < MOST_MEMORY, said
-    assert seconds < MOST_SECONDS, said
+    assert more[0] < MOST_MEMORY, said
+    assert more[1] < MOST_SECONDS, said

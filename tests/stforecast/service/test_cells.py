@@ -44,12 +44,12 @@ def test_a_repetition_that_was_named_is_not_usual_later():
     assert [end - begin for begin, end, _ in spells] == [40, 40]
 
 
-def states(readings, rarity, expected=None):
+def states(readings, rarity, expected=None, unbelieved=None):
     expected = np.broadcast_to(WAVE[:, None], readings.shape) if expected is None else expected
     wide = np.full(readings.shape, 20.0)
     times = pd.date_range("2024-01-01", periods=len(readings), freq="h")
     measure = Expected(times, expected, wide, wide, wide > 0)
-    return find_states(readings, measure, rarity, DAY, 12, 1000)
+    return find_states(readings, measure, rarity, DAY, 12, 1000, unbelieved)
 
 
 def five_cells():
@@ -73,6 +73,17 @@ def test_what_befalls_all_cells_is_no_broken_counter():
     readings[-10:] *= 3
     rarity[-10:] = 1e6
     assert set(states(readings, rarity).state) == {""}
+
+
+def test_what_the_model_does_not_believe_is_wild_whatever_other_cells_do():
+    readings, rarity = five_cells()
+    readings[-10:, :3] *= 1000
+    rarity[-10:, :3] = 1e6
+    unbelieved = np.zeros(readings.shape, dtype=bool)
+    unbelieved[-10:, :3] = True
+    found = states(readings, rarity, unbelieved=unbelieved)
+    assert found.state.tolist() == ["wild"] * 3 + [""] * 2
+    assert not found.broken.any()  # The model leaves them out, until it follows such a level.
 
 
 def test_another_level_has_drifted_and_is_learnt():

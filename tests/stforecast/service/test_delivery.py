@@ -9,7 +9,8 @@ from in_service import DAYS, values, write
 
 from data_prep.cube import open_cube
 from stforecast.cli.main import main
-from stforecast.service.delivery import _named, digit_of
+from stforecast.service.delivery import CORRECT, Delivery, _in_another_unit, _named, digit_of
+from stforecast.service.expected import Expected, Usual
 from stforecast.service.folder import last_state, read_state
 from stforecast.service.held import held_back
 from stforecast.service.monitor import HELD as ALARM_OF_HELD
@@ -86,6 +87,33 @@ def test_the_ways_on_take_it_and_release_what_was_held(service, tmp_path, capsys
     update(run, wrong)
     update(run, day(DAYS))
     assert held_back(run) == []
+
+
+@pytest.mark.parametrize(
+    ("factor", "found"), [(2, True), (5, True), (0.2, True), (0.4, False), (1.5, False)]
+)
+def test_all_of_many_cells_hardly_rise_together(factor, found):
+    own = np.arange(1.0, 49).reshape(8, 6)
+    times = pd.date_range("2024-02-10", periods=8, freq="h")
+    expected = Expected(times, own, own, own, own > 0)
+    doubt = _in_another_unit(Delivery(factor * own, expected, 0, 0, [], Usual(0.1, 0.1), 1.0))
+    assert (doubt is not None) == found
+    assert doubt is None or doubt.remedy == CORRECT  # No unit is near, so no factor is named.
+
+
+def test_corrections_of_old_days_by_one_factor_are_held_back(updated, tmp_path):
+    run, day = updated
+    update(run, day(DAYS + 1), now=PRESENT)
+    before = history(run)
+    old = values().iloc[24 * 5 : 24 * 7]
+    done = update(run, write(1.5 * old, tmp_path / "old.csv"), now=PRESENT)
+    assert (done.action, done.about["kind"]) == (HELD, "unit")
+    assert "about 1.5 times the records that they replace" in done.about["reason"]
+    np.testing.assert_array_equal(history(run), before)
+    update(run, tmp_path / "old.csv", now=PRESENT, accept=True)
+    # The right ones are nearer to what is usual.
+    assert update(run, write(old, tmp_path / "right.csv"), now=PRESENT).action != HELD
+    np.testing.assert_array_equal(history(run), before)
 
 
 @pytest.mark.quick(3)

@@ -75,6 +75,22 @@ def test_what_is_broken_is_kept_and_not_learnt_until_it_is_corrected(known, tmp_
         np.testing.assert_array_equal(ds["load"].to_numpy(), expected[-ds.sizes["time"] :])
 
 
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("spoilt", [lambda d: d.assign(a=d.a * 1000, b=d.b * 1000), lambda d: -d])
+def test_readings_that_the_model_does_not_believe_are_named_and_missing(known, tmp_path, spoilt):
+    """Half of the cells in another unit, or all readings negative."""
+    given = spoilt(day(1)).rename_axis("Station", axis=1)
+    notes = update(known, write(given, tmp_path / "odd.csv")).about["notes"]
+    who = [cell for cell in given if (given[cell] != day(1)[cell]).any()]
+    said = f"{len(who)} cells wild: a since 2024-02-11 00:00"
+    assert any(said in n and "its readings count as missing" in n for n in notes)
+    watch = monitor(known, MORNING)
+    assert any(said in alarm for alarm in watch.alarms)
+    cells = watch.cells.set_index("cell")
+    assert cells["missing"][cells["state"] == "wild"].tolist() == [1.0] * len(who)
+    assert cells["missing"].sum() == len(who)
+
+
 def test_only_broken_counters_have_an_exit_code_of_their_own(known, tmp_path, capsys):
     path = known / "service.toml"
     path.write_text(path.read_text() + "[monitor]\ncells_share = 0.5\nmost_mase = 0\n")

@@ -58,7 +58,7 @@ def test_errors_by_span_are_those_of_the_values_that_came(watched):
 def test_missing_stuck_and_late_records(watched):
     watch = monitor(watched, MORNING)
     cells = watch.cells.set_index("cell")
-    assert cells["missing"].tolist() == [0, 0, 15 / 24]
+    assert cells["missing"].tolist() == [0, 1, 15 / 24]
     assert cells["state"].tolist() == ["", "stuck", ""]
     assert cells["since"].tolist() == ["", "2024-02-11 00:00:00", ""]
     assert watch.late_hours == 4.0
@@ -82,7 +82,7 @@ def test_a_cell_without_recent_or_earlier_values_has_no_drift():
     [
         (
             "missing_share = 0.5\nstuck_hours = 30\ncells_share = 0",
-            "1 of 3 cells lack more than 50% of the last day: c",
+            "2 of 3 cells lack more than 50% of the last day: b, c",
         ),
         ("name_cells = true", "1 cell stuck: b since 2024-02-11 00:00"),
         ("cells_share = 0.3", "1 of 3 cells are broken (silent, zero, stuck, wild): b"),
