@@ -64,7 +64,10 @@ class Judged:
         said = in_words(
             self.readings.columns.tolist(), state.tolist(), self.since(self.found.since).tolist()
         )
-        return [f"{one}; its readings count as missing" for one in said]
+        whose = ("its" if one.startswith("1 cell ") else "their" for one in said)
+        return [
+            f"{one}; {of} readings count as missing" for one, of in zip(said, whose, strict=True)
+        ]
 
     @property
     def n_judged(self) -> int:
@@ -128,12 +131,13 @@ def judge(run: ForecastRun, state: ServiceState, options: MonitorOptions, scaler
     readings, before = readings_of(state.history, state.issued), tested(run)
     given = readings.to_numpy()
     unbelieved = np.isfinite(given) & np.isnan(scaler.believed(given))
-    day = max(round(pd.Timedelta(days=1) / step_of(state.history)), 1)
-    begun = state.issued.indexes["time"].min() if state.issued.sizes["time"] else state.end
+    step = step_of(state.history)
+    day = max(round(pd.Timedelta(days=1) / step), 1)
+    begun = state.issued.indexes["time"].min() if state.issued.sizes["time"] else state.end + step
     missing = unbelieved
     for _ in range(2):  # What is broken is no measure of what follows it.
         rare = rarity_of(before, state.issued, readings, readings.mask(missing))
-        in_service = np.asarray(rare.expected.times > begun - pd.Timedelta(days=1))
+        in_service = np.asarray(rare.expected.times >= begun - pd.Timedelta(days=1))
         found = find_states(
             given, rare.expected, np.where(in_service[:, None], rare.surely, np.nan),
             day, options.stuck_hours, options.anomaly_in, unbelieved,

@@ -83,7 +83,7 @@ def test_readings_that_the_model_does_not_believe_are_named_and_missing(known, t
     notes = update(known, write(given, tmp_path / "odd.csv")).about["notes"]
     who = [cell for cell in given if (given[cell] != day(1)[cell]).any()]
     said = f"{len(who)} cells wild: a since 2024-02-11 00:00"
-    assert any(said in n and "its readings count as missing" in n for n in notes)
+    assert any(said in n and "their readings count as missing" in n for n in notes)
     watch = monitor(known, MORNING)
     assert any(said in alarm for alarm in watch.alarms)
     cells = watch.cells.set_index("cell")
