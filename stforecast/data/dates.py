@@ -80,11 +80,7 @@ def natural_period(step: pd.Timedelta) -> int:
             return n_steps
     raise InputError(
         f"steps are {in_words(1, step)} long: neither a day nor a week is several whole steps; ",
-        Words(
-            "give the steps of a period, such as {period} for a year of weeks, or {set:period=52} "
-            "to a command without that option",
-            period=52,
-        ),
+        Words("give the steps of a period, such as {period} for a year of weeks", period=52),
     )
 
 
