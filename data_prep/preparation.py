@@ -16,7 +16,7 @@ import pandas as pd
 import xarray as xr
 
 from data_prep import DATA_SETS
-from data_prep.base.errors import InputError, reading
+from data_prep.base.errors import InputError, Words, reading
 from data_prep.cube import open_cube
 
 ATTRIBUTE = "preparation"
@@ -82,12 +82,15 @@ def open_again(
     except InputError as e:
         usual = signature(getattr(data_set, "read", data_set.prepare)).parameters
         chosen = preparation["options"].items()
-        how = [f"{n} {v!r}" for n, v in chosen if n not in usual or v != usual[n].default]
+        given = {n: v for n, v in chosen if n not in usual or v != usual[n].default}
+        file = Path("records.csv") if isinstance(records, pd.DataFrame) else records
+        given = {"raw": file, **given, "out": f"{file.stem}.nc"}
+        template = " ".join(["stforecast prepare {}", *(f"{{{name}}}" for name in given)])
+        how = Words(template, preparation["data_set"], **given).typed
         raise InputError(
             e,
-            f" (it was read as the first records were, by {preparation['data_set']} with "
-            f"{', '.join(how) or 'no option'}; "
-            "if it differs, prepare it, and give the cube)",
+            " (it was read as the first records were; with other options, prepare it, and give the "
+            f"cube: {how})",
         ) from e
 
 

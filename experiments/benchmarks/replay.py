@@ -169,7 +169,8 @@ def _row(
 ) -> dict[str, object]:
     """Return the errors of the forecast of a day."""
     local = pd.DatetimeIndex(forecast.index).tz_localize(None)
-    values = wide.reindex(local)[[type(wide.columns[0])(c) for c in forecast.columns]].to_numpy()
+    wide = wide[[type(wide.columns[0])(c) for c in forecast.columns]]  # in order of names
+    values = wide.reindex(local).to_numpy()
     error, inside, width = forecast.to_numpy() - values, np.nan, np.nan
     seen = np.isfinite(error)
     before = wide.reindex(local - pd.Timedelta(days=1)).to_numpy()

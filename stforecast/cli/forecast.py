@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from data_prep.base.errors import for_command, no_file
+from data_prep.base.errors import InputError, for_command, no_file
 from data_prep.base.progress import doing
 from stforecast.cli.bench import MORE, chosen_settings
 from stforecast.cli.commands import command, say_json
@@ -118,8 +118,13 @@ def forecast_command(
     doing(f"reading {data}")
     cube = _prepare(ctx, data, out, table)
     chosen = chosen_settings(more, events=events, lower_limit=lower_limit, upper_limit=upper_limit)
-    with open_cube(cube) as ds:
-        plan = make_plan(ds, horizon, service, method, chosen)
+    try:
+        with open_cube(cube) as ds:
+            plan = make_plan(ds, horizon, service, method, chosen)
+    except InputError as e:
+        if not e.names("period"):
+            raise
+        raise InputError(e, ", which this command takes as --set period=52") from e
     config = resolve(method, **plan.settings)
     if not as_json:
         click.echo(f"{data}: assumed\n{facts(_assumed(plan))}\n")

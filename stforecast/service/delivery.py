@@ -18,6 +18,7 @@ import xarray as xr
 
 from data_prep.base.errors import Words, counted, in_minutes, some
 from data_prep.cube import local_time, step_of
+from data_prep.preparation import preparation_of
 from stforecast.service.expected import (
     Expected,
     Usual,
@@ -57,6 +58,9 @@ a logarithm."""
 ALIKE, ALIKE_UNIT = 1.5, 1.2
 """Factor within which cells have the same, and within which it is one between units."""
 
+MERGED = 0.5
+"""Power of two by which merged readings are off at least: two readings make a factor of two."""
+
 MOST_CELLS = 0.7
 """Share of the expected sum whose cells have a common factor."""
 
@@ -85,8 +89,6 @@ MOST_SWAPPED = 500
 NEAR, ANYWHERE = pd.Timedelta(hours=1), pd.Timedelta(hours=14)
 """How far the last step may end after the present, in a known zone and where none is known."""
 
-CORRECT = Words("correct it and give it again; if it is right, give it again with {accept}")
-
 
 @dataclass(frozen=True)
 class Doubt:
@@ -95,14 +97,35 @@ class Doubt:
     Attributes:
         kind: unit, constant, zone, swapped, future or cadence.
         reason: what is odd, and what explains it.
-        remedy: what to do.
+        instead: what to do instead of giving it again as it is; by default, by the factor.
         factor: what to multiply its values by; 1 if that does not help.
+        times: what they were multiplied by already.
+        fits: whether the history can take it.
     """
 
     kind: str
     reason: str
-    remedy: Words = CORRECT
+    instead: Words | None = None
     factor: float = 1.0
+    times: float = 1.0
+    fits: bool = True
+
+    @property
+    def remedy(self) -> Words:
+        """What to do."""
+        total = f"{self.times * self.factor:.10g}"
+        words = self.instead or Words("correct it and give it again")
+        if self.factor != 1.0:
+            again = (
+                Words("with {factor}", factor=total) if total != "1" else Words("without {factor}")
+            )
+            words = Words("if its unit is another, give it again {}", again)
+        if not self.fits:
+            return words
+        right = Words("{accept}")
+        if self.times != 1.0:
+            right = Words("{factor} {accept}", factor=f"{self.times:.10g}")
+        return Words("{}; if it is right, give it again with {}", words, right)
 
 
 def doubt_of_times(history: xr.Dataset, records: xr.Dataset, present: pd.Timestamp) -> Doubt | None:
@@ -111,8 +134,17 @@ def doubt_of_times(history: xr.Dataset, records: xr.Dataset, present: pd.Timesta
     if records.sizes["time"] > 1 and step_of(records) != step:
         own, other = in_minutes(step), in_minutes(step_of(records))
         reason = f"it has steps of {other}, but the history has steps of {own}"
-        remedy = Words("prepare it with that step, such as by {resample}, and give the cube")
-        return Doubt("cadence", reason, remedy)
+        in_steps = Words("give it in steps of {}", own)
+        if not step_of(records) % step:
+            reason += ", so rows are missing, or its values are of longer steps"
+            return Doubt("cadence", reason, in_steps)
+        if not step % step_of(records):
+            in_steps = Words(
+                "prepare it with {resample}, and {agg:sum} for counts or {agg:mean} for levels as "
+                "the history has them, and give the cube",
+                resample=f"{step / pd.Timedelta(minutes=1):g}min",
+            )
+        return Doubt("cadence", reason, in_steps, fits=False)
     ahead = end_of(records, step) - present
     zone = str(records.attrs.get("time_zone", "UTC"))
     if ahead <= (ANYWHERE if zone == "UTC" else NEAR):
@@ -182,7 +214,7 @@ def doubt_of_values(
         [str(cell) for cell in given.columns], usual, float(np.nanmin(known.to_numpy())),
         digit_of(was), least,
     )  # fmt: skip
-    return next(delivery.doubts(), None)
+    return next(delivery.doubts(), None) or _merged(delivery, state.history, records)
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,6 +278,18 @@ def _corrections(given: pd.DataFrame, known: pd.DataFrame, rows: pd.Series) -> D
     ))  # fmt: skip
 
 
+def _merged(of: Delivery, history: xr.Dataset, records: xr.Dataset) -> Doubt | None:
+    """Find that shorter steps were merged otherwise than the history's, such as to means."""
+    own, agg = (preparation_of(ds).get("options", {}).get("agg") for ds in (history, records))
+    both = np.isfinite(of.readings) & np.isfinite(of.own)
+    seen, expected = of.readings[both].sum(), of.own[both].sum()
+    if agg in (None, own) or not expected or abs(math.log2(max(seen / expected, 0.01))) < MERGED:
+        return None
+    reason = f"its steps are the {agg} of shorter ones, and values {seen / expected:.2g} times"
+    other = Words("prepare it with {agg}", agg="sum" if agg == "mean" else "mean")
+    return Doubt("unit", f"{reason} what was expected", other)
+
+
 def _of_one_value(of: Delivery) -> Doubt | None:
     """Find that all readings are one value, which neither was expected nor is usual."""
     known = of.readings[np.isfinite(of.readings)]
@@ -287,12 +331,7 @@ def _in_another_unit(of: Delivery) -> Doubt | None:
         return Doubt("unit", f"{reason}, but not at all times; a part may have another unit")
     if not what:  # A factor that is none between units would make the world as it was expected.
         return Doubt("unit", reason)
-    remedy = Words(
-        "if its unit is another, give it again with {factor}; if it is right, give it again with "
-        "{accept}",
-        factor=f"{1 / named:.10g}",
-    )
-    return Doubt("unit", f"{reason} ({what})", remedy, 1 / named)
+    return Doubt("unit", f"{reason} ({what})", factor=1 / named)
 
 
 def _named(factor: float, readings: Values, digit: float) -> tuple[float, str]:

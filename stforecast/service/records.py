@@ -45,7 +45,9 @@ def append(history: xr.Dataset, new: xr.Dataset, name: str) -> tuple[xr.Dataset,
     """
     at, to = _places(history, new, name)
     cells, rows, notes = _cells(history, new, name)
-    begin = int(at[0])
+    begin, between = int(at[0]), int(at[-1] - at[0]) + 1 - len(at)
+    if between:
+        notes.append(f"{counted(between, 'step')} missing between its rows")
     if begin > 0 and (gap := begin - history.sizes["time"]) > 0:
         notes.append(
             f"{counted(gap, 'step')} missing between the history's end and {local_time(new)[0]}"
@@ -82,7 +84,7 @@ def _places(history: xr.Dataset, new: xr.Dataset, name: str) -> tuple[np.ndarray
         )
     own, given, step = history.indexes["time"], new.indexes["time"], step_of(history)
     begins, ended = local_time(new)[0], local_time(history)[-1]
-    if len(given) > 1 and step_of(new) != step:
+    if len(given) > 1 and step_of(new) % step:
         raise InputError(
             f"{name}: steps of {in_minutes(step_of(new))}, but the history has steps of "
             f"{in_minutes(step)}; ",

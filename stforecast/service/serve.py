@@ -269,9 +269,9 @@ def make_app(service: ForecastService, token: str = "") -> FastAPI:
 
     With a `token`, clients must send it as `Authorization: Bearer TOKEN`, except for `/health`.
     """
-    app = FastAPI(  # Its pages load scripts from a network that a server may not have.
+    app = Described(  # Its pages load scripts from a network that a server may not have.
         title="stforecast",
-        description=f"Forecasts of {service.run.name}.",
+        description=f"Forecasts of {service.run.name}. Other methods get 405 and Allow: GET, HEAD.",
         docs_url=None,
         redoc_url=None,
         responses={
@@ -314,6 +314,20 @@ def make_app(service: ForecastService, token: str = "") -> FastAPI:
     app.add_exception_handler(RequestValidationError, _bad_request)
     _add_paths(app, service)
     return app
+
+
+class Described(FastAPI):
+    """An application whose description has HEAD, too."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the description."""
+        found = super().openapi()
+        for of in found["paths"].values():
+            get = of["get"]
+            answers = {s: {"description": a["description"]} for s, a in get["responses"].items()}
+            own = {"operationId": f"head_{get['operationId']}", "responses": answers}
+            of["head"] = {**get, **own}
+        return found
 
 
 class Head:

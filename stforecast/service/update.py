@@ -59,6 +59,9 @@ CALIBRATED: How = "calibrated"
 FURTHER: How = "trained further"
 ANEW: How = "trained anew"
 
+MOST_FACTOR = 1e12
+"""Largest factor between units; the smallest is its reciprocal."""
+
 MOST_HORIZONS = 10
 """Most steps by which a forecast is longer because a delivery is held back, in horizons."""
 
@@ -163,9 +166,15 @@ def update(
         InputError: if the records cannot be used, or the run's data or state are damaged.
     """
     began, path = time.perf_counter(), Path(run)
-    if not 0 < times < math.inf:
+    if not 1 / MOST_FACTOR <= times <= MOST_FACTOR:
         raise InputError(
-            Words("{factor} is none that a unit has; give a positive number", factor=times)
+            Words(
+                "{factor} is none that a unit has, expected {} to {}; give one such as 0.001 for "
+                "records in kB of a run in MB",
+                f"{1 / MOST_FACTOR:g}",
+                f"{MOST_FACTOR:g}",
+                factor=times,
+            )
         )
     present = pd.Timestamp.now("UTC") if now is None else now.tz_localize("UTC")
     opened, settings = folder.open_run(path), ServiceSettings.read(path)
@@ -174,9 +183,10 @@ def update(
         model = forecaster.model_
         state = folder.read_state(before) if before else folder.state_before(opened)
         records = open_again(new, model.preparation) if model.preparation else open_cube(new)
-        records = _multiplied(records, state, times)
+        given, records = records, _multiplied(records, state, times)
         delivery = records, str(new), present
         if not accept and (doubt := _doubt(forecaster, opened, state, delivery, events)):
+            doubt, delivery = dataclasses.replace(doubt, times=times), (given, str(new), present)
             return _held_back(forecaster, path, state, doubt, delivery, events)
         history, change = append(state.history, records, str(new))
         for note in change.notes:

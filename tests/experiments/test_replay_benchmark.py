@@ -16,7 +16,7 @@ def wide(tmp_path):
     hours = pd.date_range("2024-05-01", periods=24 * (TRAIN + DAYS), freq="h", name="time")
     rng = np.random.default_rng(0)
     values = 10 + np.sin(2 * np.pi * hours.hour.to_numpy() / 24)[:, None] + rng.random((360, 3))
-    table = pd.DataFrame(values.round(3), hours, ["a", "b", "gone"])
+    table = pd.DataFrame(values.round(3), hours, ["b", "a", "gone"])
     table.iloc[:200, 2] = np.nan
     table.to_csv(tmp_path / "wide.csv")
     return table

@@ -109,6 +109,18 @@ def test_mistakes_are_named(stforecast, town, tmp_path, args, message):
     assert message in err
 
 
+def test_a_period_is_advised_as_this_command_takes_it(stforecast, tmp_path):
+    weeks = pd.date_range("2015-01-05", periods=300, freq="7D", name="time")
+    level = 10 + np.sin(2 * np.pi * np.arange(300) / 52)
+    pd.DataFrame({"a": level, "b": level}, weeks).to_csv(tmp_path / "weeks.csv")
+    words = ["forecast", tmp_path / "weeks.csv", "--layout", "wide", "--horizon", "4"]
+    words += ["--method", "ridge", "--out", tmp_path / "out"]
+    code, _, err = stforecast(*words)
+    assert code == 2
+    assert "--period 52 for a year of weeks, which this command takes as --set period=52" in err
+    assert not stforecast(*words, "--set", "period=52")[0]
+
+
 def test_the_check_compares_with_the_day_before():
     from stforecast.forecasting.quick import check_forecasts
 

@@ -98,9 +98,10 @@ def test_forecasts_are_not_below_zero_unless_the_training_part_was(table, below)
     forecaster = Forecaster("last_value", **RIDGE).fit(data)
     assert forecaster.model_.non_negative == (not below)
     assert forecaster.predict(data).iloc[0, 0] == pytest.approx(-5.0 if below else 6.0)
-    if below:
-        assert forecaster.predict(data, limits=ANY).iloc[0, 0] == pytest.approx(-5.0)
-        assert forecaster.predict(data, limits=(0, np.inf)).iloc[0, 0] == 0.0
+    # Whoever believes all readings forecasts -5, unless that is beyond a limit.
+    believing = Forecaster("last_value", outliers="keep", **RIDGE).fit(data)
+    for limits, expected in ((None, -5.0 if below else 0.0), (ANY, -5.0), ((0, np.inf), 0.0)):
+        assert believing.predict(data, limits=limits).iloc[0, 0] == pytest.approx(expected)
 
 
 def test_bounds_are_not_below_zero_when_asked(fitted, table, tmp_path):

@@ -83,11 +83,11 @@ def test_tables_sort_up_and_down(browser, page):
 
 def test_no_image_has_buttons_inside(browser, page):
     browser.open(page)
-    browser.until("document.querySelector('[role=group][data-chart]') !== null")
     inside = "a, button, input, select, [tabindex]"
-    nested = f"document.querySelectorAll('[role=img] :is({inside})').length"
-    assert browser.run(nested) == 0
-    assert browser.run("document.querySelectorAll('[role=group][data-chart]').length") > 0
+    charts = "[...document.querySelectorAll('[data-chart].js-plotly-plot')]"
+    browser.until(f"{charts}.length > 0 && {charts}.every(c => c.querySelector('.modebar button'))")
+    assert browser.run(f"{charts}.every(c => c.getAttribute('role') === 'group')")
+    assert browser.run(f"document.querySelectorAll('[role=img] :is({inside})').length") == 0
 
 
 def test_a_click_on_the_map_changes_the_chart(browser, page):

@@ -8,8 +8,9 @@ import pytest
 from in_service import DAYS, values, write
 
 from data_prep.cube import open_cube
+from data_prep.sets.table import prepare
 from stforecast.cli.main import main
-from stforecast.service.delivery import CORRECT, Delivery, _in_another_unit, _named, digit_of
+from stforecast.service.delivery import Delivery, _in_another_unit, _named, digit_of
 from stforecast.service.expected import Expected, Usual
 from stforecast.service.folder import last_state, read_state
 from stforecast.service.held import held_back
@@ -98,7 +99,7 @@ def test_all_of_many_cells_hardly_rise_together(factor, found):
     expected = Expected(times, own, own, own, own > 0)
     doubt = _in_another_unit(Delivery(factor * own, expected, 0, 0, [], Usual(0.1, 0.1), 1.0))
     assert (doubt is not None) == found
-    assert doubt is None or doubt.remedy == CORRECT  # No unit is near, so no factor is named.
+    assert doubt is None or doubt.factor == 1.0  # No unit is near, so no factor is named.
 
 
 def test_corrections_of_old_days_by_one_factor_are_held_back(updated, tmp_path):
@@ -127,11 +128,59 @@ def test_a_level_that_moved_is_believed(service, tmp_path, factor):
 
 def test_a_factor_that_is_none_is_refused(service, capsys):
     run, day = service
-    for factor in ("0", "-1", "nan"):
+    for factor in ("0", "-1", "nan", "inf", "1e300", "1e-300"):
         with pytest.raises(SystemExit) as end:
             main(["update", str(run), "--new", str(day(DAYS)), "--factor", factor])
         assert end.value.code == 2
         assert "--factor" in capsys.readouterr().err
+
+
+def test_a_held_delivery_is_judged_again_after_its_factor(service, tmp_path, capsys):
+    run, _ = service
+    wrong = str(write(DAY * 1000, tmp_path / "kb.csv"))
+    for factor, way_on in (
+        ("1000", "--factor 0.001; if it is right, give it again with --factor 1000 --accept"),
+        ("1e-6", "--factor 0.001; if it is right, give it again with --factor 1e-06 --accept"),
+    ):
+        with pytest.raises(SystemExit) as end:
+            main(["update", str(run), "--new", wrong, "--factor", factor])
+        assert end.value.code == CODES[HELD]
+        assert way_on in capsys.readouterr().err
+        with open_cube(held_back(run)[0].kept) as kept:  # As it was given.
+            np.testing.assert_allclose(kept["load"], 1000 * DAY.to_numpy(), rtol=1e-6)
+    right = str(write(DAY, tmp_path / "right.csv"))
+    with pytest.raises(SystemExit):
+        main(["update", str(run), "--new", right, "--factor", "1000"])
+    assert "give it again without --factor" in capsys.readouterr().err
+
+
+def test_rows_that_are_missing_are_taken_as_such(service, tmp_path, capsys):
+    run, _ = service
+    path = str(write(DAY.iloc[::2], tmp_path / "odd.csv"))
+    assert "give it again with --accept" in update(run, path).about["remedy"]
+    done = update(run, path, accept=True)
+    assert "11 steps missing between its rows" in done.about["notes"]
+    np.testing.assert_array_equal(history(run)[24 * DAYS :: 2], DAY.iloc[::2])
+
+
+def test_shorter_steps_that_are_merged_otherwise_are_asked_about(service, tmp_path):
+    run, _ = service
+    halves = pd.concat([DAY / 2, (DAY / 2).shift(freq="30min")]).sort_index()
+    halves = halves.rename_axis("When").rename_axis("Station", axis=1)
+    path = write(halves, tmp_path / "halves.csv")
+    remedy = update(run, path).about["remedy"]
+    assert remedy.startswith("prepare it with --resample 60min, and --agg sum for counts")
+    assert "--accept" not in remedy
+    options = {"time": "When", "time_zone": "Europe/Rome", "clock": "local", "units": "GB"}
+    options["time_format"] = "dayfirst"
+    for agg, action in (("mean", HELD), ("sum", "went on")):
+        cube = prepare(path, tmp_path / f"{agg}.nc", resample="60min", agg=agg, **options)
+        done = update(run, cube)
+        assert done.action == action
+        if action == HELD:
+            assert "are the mean of shorter ones" in done.about["reason"]
+            assert "prepare it with --agg sum; " in done.about["remedy"]
+    np.testing.assert_allclose(history(run)[-24:], DAY.to_numpy(), atol=0.02)
 
 
 def test_of_near_factors_that_one_is_named_that_divides_all_readings():

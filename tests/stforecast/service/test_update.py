@@ -3,6 +3,7 @@ import logging
 import os
 import random
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -134,6 +135,23 @@ def test_records_that_do_not_fit_change_nothing(updated, tmp_path, edit, message
     assert contents(run) == before
 
 
+def test_advice_on_a_table_is_a_command_that_has_these_options(service, tmp_path, capsys):
+    run, day = service
+    twice = tmp_path / "twice.csv"
+    head, *rows = day(DAYS).read_text().splitlines()
+    twice.write_text("\n".join([head, *rows, rows[0].rpartition(";")[0] + ";1,5"]))
+    with pytest.raises(SystemExit):
+        main(["update", str(run), "--new", str(twice)])
+    shown = capsys.readouterr().err
+    assert "--duplicates" in shown
+    words = shlex.split(shown[shown.index("stforecast prepare table") :].rstrip().rstrip(")"))
+    words[words.index("--out") + 1] = cube = str(tmp_path / "twice.nc")
+    for args in ([*words[1:], "--duplicates", "mean"], ["update", str(run), "--new", cube]):
+        with pytest.raises(SystemExit) as end:
+            main(args)
+        assert not end.value.code
+
+
 def test_a_cut_file_and_another_unit(service, tmp_path):
     run, day = service
     text = day(DAYS).read_text()
@@ -141,7 +159,7 @@ def test_a_cut_file_and_another_unit(service, tmp_path):
     cut.write_text(text[: len(text) // 2] + ";;")
     with pytest.raises(InputError, match=r"cut\.csv") as told:
         update(run, cut)
-    assert "time_zone 'Europe/Rome'" in str(told.value)
+    assert "--time-zone Europe/Rome" in str(told.value)
     assert "'auto'" not in str(told.value)  # Options that were not chosen are not listed.
     assert last_state(run) is None
     with open_cube(json.loads((run / "run.json").read_text())["data_path"]) as ds:
