@@ -10,6 +10,7 @@ from experiments.benchmarks.inversion import Victims, closeness, solved, weekly_
 from experiments.benchmarks.rotation import unrotated
 from experiments.benchmarks.unrolled import Sent, with_gradients
 from experiments.site.guides import FEDERATION
+from stforecast.federated.nodes.disclosure import FOUND
 from stforecast.methods import METHODS
 
 
@@ -82,6 +83,12 @@ def test_exactly_the_methods_whose_plain_upload_gave_readings_up_declare_it(verd
     found = {name for name, of_method in worst.items() if of_method == verdict}
     declared = {name for name, method in METHODS.items() if method.discloses == verdict}
     assert found == (declared if verdict == "readings" else declared & worst.keys())
+
+
+def test_words_of_an_undeclared_method_do_not_deny_attacks_of_the_table():
+    attacked = set(pd.read_csv(FEDERATION / "disclosure.csv")["method"])
+    assert any(METHODS[name].discloses == "unmeasured" for name in attacked)
+    assert "nobody" not in FOUND["unmeasured"]
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedrep", "fuels", "fedproto"])

@@ -4,6 +4,7 @@ import io
 import shutil
 import socket
 import subprocess
+import threading
 from pathlib import Path
 
 import hypothesis
@@ -27,7 +28,14 @@ httpx = pytest.importorskip("httpx2", reason="starlette's test client needs it")
 
 from fastapi.testclient import TestClient  # noqa: E402
 
-from stforecast.service.serve import ForecastService, check_address, check_port, make_app  # noqa: E402
+from stforecast.service import port as ports  # noqa: E402
+from stforecast.service.serve import (  # noqa: E402
+    ForecastService,
+    check_address,
+    check_port,
+    make_app,
+    serve,
+)
 
 SETTINGS = {"service": "internet", "split": "days:6,2,2", "horizon": 3, "intervals": "normalised"}
 TOKEN = "0123456789abcdef"
@@ -332,6 +340,32 @@ def test_a_port_that_is_taken_or_none_is_refused():
             check_port("127.0.0.1", port)
     with pytest.raises(InputError, match="99999: expected 1 to 65535; choose another port"):
         check_port("127.0.0.1", 99999)
+
+
+def test_the_loopback_of_ipv6_answers(run, monkeypatch):
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6) as free:
+            port = free.getsockname()[1]
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    servers, make_server = [], ports.make_server
+
+    def remembered(*args, **settings):
+        servers.append(make_server(*args, **settings))
+        return servers[0]
+
+    monkeypatch.setattr(ports, "make_server", remembered)
+    thread = threading.Thread(target=serve, args=(run, None, "::1", port, ""))
+    thread.start()
+    try:
+        wait_for(lambda: servers and servers[0].started)
+        url = f"http://[::1]:{port}/health"
+        assert httpx.get(url).json()["status"] == "ok"
+        assert httpx.get(url, headers={"Host": "[::2]"}).status_code == 400
+    finally:
+        for server in servers:
+            server.should_exit = True
+        thread.join()
 
 
 @pytest.mark.slow
