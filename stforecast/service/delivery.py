@@ -40,9 +40,9 @@ FACTORS = {
 }  # fmt: skip
 """Factors between units, and what they are between; also upside down."""
 
-LEAST_HIGHER, LEAST_LOWER = 1.9, 3.5
-"""Factor from which a level of all cells may be of another unit, and its reciprocal: on a day
-without shops or traffic all cells fall together, but they hardly rise so."""
+LEAST_FACTOR = 4.0
+"""Factor, or its reciprocal, from which a level of all cells may be of another unit. After a
+lockdown all cells of a city rose to twice what was expected."""
 
 LEAST_CORRECTED = 1.25
 """Factor, or its reciprocal, from which corrections of all cells may be of another unit."""
@@ -207,8 +207,7 @@ def doubt_of_values(
     others = np.isfinite(was)
     others[begin - first : end - first] = False
     expected.values[: len(was)] = np.where(others, was, expected.values[: len(was)])
-    few = given.shape[1] < FEW_CELLS
-    least = (LEAST_OF_FEW, LEAST_OF_FEW) if few else (LEAST_HIGHER, LEAST_LOWER)
+    least = LEAST_FACTOR if given.shape[1] >= FEW_CELLS else LEAST_OF_FEW
     delivery = Delivery(
         given.to_numpy()[begin:end], expected.of(slice(begin - lead - first, None)), lead, hour,
         [str(cell) for cell in given.columns], usual, float(np.nanmin(known.to_numpy())),
@@ -230,7 +229,7 @@ class Delivery:
         usual: how far readings usually are from what was expected of them.
         lowest: lowest reading of the history.
         digit: last digit of the history's readings.
-        least: factor above what was expected, and reciprocal of one below, that is doubtful.
+        least: factor, or its reciprocal, from which its level is doubtful.
         what: what it is compared with, in words.
     """
 
@@ -242,7 +241,7 @@ class Delivery:
     usual: Usual
     lowest: float
     digit: float = 0.0
-    least: tuple[float, float] = (LEAST_HIGHER, LEAST_LOWER)
+    least: float = LEAST_FACTOR
     what: str = "what was expected"
 
     @property
@@ -274,7 +273,7 @@ def _corrections(given: pd.DataFrame, known: pd.DataFrame, rows: pd.Series) -> D
     least = LEAST_CORRECTED if known.shape[1] > 1 else LEAST_OF_FEW
     return _in_another_unit(Delivery(
         given.to_numpy(), before, 0, 0, [], Usual(spread=0.0), 0.0, digit_of(values),
-        (least, least), "the records that they replace",
+        least, "the records that they replace",
     ))  # fmt: skip
 
 
@@ -313,7 +312,7 @@ def _in_another_unit(of: Delivery) -> Doubt | None:
     order = np.argsort(factors)
     middle = np.searchsorted(weights[order].cumsum(), weights.sum() / 2)
     factor = float(factors[order][middle])
-    if max(factor, 1 / factor) < of.least[0 if factor > 1 else 1]:
+    if max(factor, 1 / factor) < of.least:
         return None
     same = np.abs(np.log(factors / factor)) < math.log(ALIKE)
     if weights[same].sum() < MOST_CELLS * expected[expected > 0].sum():
