@@ -99,7 +99,7 @@ def _values(found: Outlook, quantity: str, unit: str, arrays: Arrays) -> list[di
     if "threshold" in plan:
         if (name := chance_column(plan)) is not None:
             title = f"probability of values {side.beyond} the threshold"
-            values.append(shown(title, name, is_share=True))
+            values.append(shown(title, name, share=True))
         headroom = f"headroom: from the {side.extreme} forecast to the threshold{unit}"
         values.append(shown(headroom, "headroom", middle=0.0))
     return [*values, shown(f"{side.extreme} forecast of {quantity}", side.worst)]

@@ -151,7 +151,7 @@ def _values(
     nominal = max((n.nominal for n in numbers if n.coverage is not None), default=None)
     if nominal is not None:
         title, coverage = f"coverage of the {nominal:.0%} interval", [n.coverage for n in numbers]
-        values.append(shown(title, coverage, middle=nominal, is_share=True))
+        values.append(shown(title, coverage, middle=nominal, share=True))
     return values
 
 
@@ -308,14 +308,15 @@ def map_value(
     title: str,
     of_methods: Sequence[np.ndarray | None],
     middle: float | None = None,
-    is_share: bool = False,
+    share: bool | str = False,
 ) -> dict[str, Any]:
     """Add a value `(cells,)` of each method to the page's arrays, for the map to show.
 
-    A value with a `middle` is drawn in two colours around it; shares are shown in per cent.
+    A value with a `middle` is drawn in two colours around it; shares are shown in per cent, and the
+    logarithm to base 10 of how rare something is (`log`) as one in so many.
     """
     of = [None if values is None else arrays.floats(values) for values in of_methods]
-    return {"title": title, "middle": middle, "share": is_share, "of": of}
+    return {"title": title, "middle": middle, "share": share, "of": of}
 
 
 def looks(places: Mapping[str, int]) -> list[dict[str, str]]:

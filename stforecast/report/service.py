@@ -29,13 +29,14 @@ UPDATES = 28
 
 SHOWN = {
     "mase_7d": ("MASE of 7 days", 1.0, False),
-    "bias_7d": ("mean of forecast less value, 7 days", 0.0, False),
+    "bias_7d": ("mean of forecast less value{}, 7 days", 0.0, False),
     "coverage_7d": ("coverage of the bounds, 7 days", None, True),
     "missing": ("share of the last day that is missing", None, True),
-    "rarest": ("rarest reading of the last day, one in 10 to the power of", None, False),
+    "rarest": ("rarest reading of the last day", None, "log"),
     "drift": ("distance of the last 7 days from those before", None, False),
 }
-"""Columns of `monitor.csv` that the map shows: title, middle of the colours, whether a share."""
+"""Columns of `monitor.csv` that the map shows: title, middle of the colours, how they are written;
+see `map_value`."""
 
 
 def write_service_page(
@@ -59,13 +60,13 @@ def write_service_page(
     values = [
         map_value(
             page.arrays,
-            name,
+            name.format(_in(series.units)),
             [cells[column].to_numpy()],
             watch.nominal if column == "coverage_7d" else middle,
-            is_share,
+            share,
         )
-        for column, (name, middle, is_share) in SHOWN.items()
-        if cells[column].notna().any()
+        for column, (name, middle, share) in SHOWN.items()
+        if cells[column].nunique() > 1
     ]
     first = {"first": cells.index.get_loc(worst.index[0])}
     charts = {**ahead.charts, **first, **({"values": values} if values else {})}
@@ -76,10 +77,10 @@ def write_service_page(
         claims=(*_said(watch, series), ahead.claims[0]),
         tables=(
             *([_broken(watch)] if len(watch.broken) else []),
-            *([_anomalies(watch)] if len(watch.anomalies) else []),
+            *([_anomalies(watch, series.units)] if len(watch.anomalies) else []),
             *([_spans(watch, series.units)] if _scored(watch) else []),
             *([_updates(state.log)] if len(state.log) else []),
-            _cells(worst),
+            _cells(worst, series.units),
         ),
         charts=charts,
     )
@@ -90,10 +91,10 @@ def _said(watch: Watch, series: Series) -> tuple[str, ...]:
     """Return the time that the page is about, and how late the records are."""
     step = in_minutes(series.calendar.step)
     found = [] if watch.alarms else ["No alarm."]
-    late = (
-        f"State of {watch.now:%Y-%m-%d %H:%M} UTC. Records have steps of {step}; the last ended "
-        f"{watch.late} before."
-    )
+    late = f"the last ended {watch.late} before"
+    if watch.late_hours < 0:
+        late = f"the last ends {-watch.late_hours:.1f} hours later"
+    late = f"State at {watch.now:%Y-%m-%d %H:%M} UTC. Records have steps of {step}; {late}."
     chance, n_odd = watch.n_judged / watch.one_in, int(watch.anomalies["readings"].sum())
     odd = (
         f"{counted(watch.n_judged, 'reading')} of the last day were judged; where nothing is "
@@ -117,7 +118,7 @@ def _broken(watch: Watch) -> Table:
     return Table("Counters that are not fine", rows, notes, opens="cell", marks="state")
 
 
-def _anomalies(watch: Watch) -> Table:
+def _anomalies(watch: Watch, units: str) -> Table:
     rows = [
         {"cell": str(row["cell"]), "from": str(row["begin"])[:16], "hours": number(row["hours"]),
          "seen": number(row["seen"]), "expected": number(row["expected"]),
@@ -127,7 +128,8 @@ def _anomalies(watch: Watch) -> Table:
         for _, row in watch.anomalies.head(MOST_ROWS).iterrows()
     ]  # fmt: skip
     notes = [
-        "seen, expected, bounds: of the rarest reading. one in: how many readings have one as far.",
+        f"seen, expected, bounds: of the rarest reading{_in(units)}. one in: how many readings "
+        "have one as far.",
         "neighbours too: nearest cells (or others) with anomalies at the same time.",
         *_rest(len(watch.anomalies), "anomalies.csv"),
     ]
@@ -141,6 +143,10 @@ def _rounded(count: float) -> str:
     '12,000'
     """
     return f"{float(f'{count:.2g}'):,.0f}"
+
+
+def _in(units: str) -> str:
+    return "" if units == "1" else f", in {units}"
 
 
 def _rest(n: int, file: str) -> list[str]:
@@ -166,8 +172,7 @@ def _spans(watch: Watch, units: str) -> Table:
     notes = [
         "MASE: mean absolute error, divided by the error of the value one day before in training."
     ]
-    unit = "" if units == "1" else f", in {units}"
-    notes.append(f"bias: mean of forecast less value{unit}.")
+    notes.append(f"bias: mean of forecast less value{_in(units)}.")
     if np.isfinite(watch.nominal):
         notes.append(f"coverage: share of the values within bounds of {watch.nominal:.0%}.")
     return Table("Forecasts of the last days", rows, notes)
@@ -188,7 +193,7 @@ def _updates(log: pd.DataFrame) -> Table:
     return Table("Updates, the last first", rows)
 
 
-def _cells(worst: pd.DataFrame) -> Table:
+def _cells(worst: pd.DataFrame, units: str) -> Table:
     rows = [
         {
             "cell": str(cell),
@@ -201,7 +206,10 @@ def _cells(worst: pd.DataFrame) -> Table:
         }
         for cell, row in worst.head(MOST_ROWS).iterrows()
     ]
-    notes = ["missing: of the last day. drift: distance of Kolmogorov and Smirnov, from 0 to 1."]
+    notes = [
+        f"bias: mean of forecast less value{_in(units)}. missing: of the last day. drift: distance "
+        "of Kolmogorov and Smirnov, from 0 to 1."
+    ]
     notes += _rest(len(worst), "monitor.csv")
     caption = "Cells, those that are not fine first, then the highest MASE"
     return Table(caption, rows, notes, opens="cell", marks="state")

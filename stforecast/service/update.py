@@ -397,7 +397,7 @@ def _challenged(
     # A winner of little promises no more errors: else it would stop the search for a better one.
     standing.promised = float(np.fmin(standing.promised, promised)) if won else standing.promised
     standing.lost = "" if won else how
-    reason = f"{decision.reason}; {how}, its MASE is {against} % above that of the model in service"
+    reason = f"{decision.reason}; {how}, its MASE differs from that in service by {against} %"
     if won and trained_until(challenger.model_) < begin_of(series, 1):
         challenger = challenger.learn_all(series)
     winner = challenger if won else forecaster

@@ -43,9 +43,10 @@ class Numbers {
   }
 }
 
-// A number with three digits; a dash if it is not one.
+// A number with three digits; a dash if it is not one. Of a "log" it is one in a power of ten.
 function short(value, share = false) {
   if (value === null || !Number.isFinite(value)) return "-";
+  if (share === "log") return `one in ${short(Number((10 ** value).toPrecision(2)))}`;
   if (share) return `${(100 * value).toFixed(1)} %`;
   if (Math.abs(value) >= 1000) return Math.round(value).toLocaleString("en");
   return String(Number(value.toPrecision(3)));

@@ -42,7 +42,7 @@ class CellMap {
     const box = this.box();
     this.radius = Math.max(box[2], box[3]) / (n > 400 ? 160 : 80);
     this.svg = shape("svg", {
-      tabindex: 0, role: "application", "aria-label":
+      class: this.tiles ? "tiles" : "", tabindex: 0, role: "application", "aria-label":
         `Map of ${n} cells. Arrow keys choose a cell; its numbers are shown above the map.`,
     });
     this.many = n > MANY && this.form !== "circle";
@@ -62,7 +62,8 @@ class CellMap {
     this.place();
     this.figure.querySelector(".plane").append(this.svg);
     this.view(box);
-    if (!this.tiles) this.drawLength();
+    if (this.tiles) this.svg.style.aspectRatio = `${box[2]} / ${box[3]}`;
+    else this.drawLength();
   }
 
   place() {

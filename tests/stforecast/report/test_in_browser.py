@@ -90,6 +90,24 @@ def test_no_image_has_buttons_inside(browser, page):
     assert browser.run(f"document.querySelectorAll('[role=img] :is({inside})').length") == 0
 
 
+def test_what_is_rare_is_told_as_one_in_so_many(browser, page):
+    browser.open(page)
+    assert browser.run("[0, 1.32, 7.52, NaN].map((v) => short(v, 'log'))") == [
+        "one in 1", "one in 21", "one in 33,000,000", "-",
+    ]  # fmt: skip
+
+
+def test_tiles_fill_the_map(browser, tested, tmp_path):
+    y = np.tile(Y, (2, 1, 1))[:6]
+    run = tested("a run", y + 0.1, y, naive=y + 1, cells=np.array(list("abcdef")))
+    browser.open(write_report([run], tmp_path / "report.html", metric="raw_mae"))
+    width, height = browser.run(
+        "(({ width, height }) => [width, height])("
+        "document.querySelector('.plane svg').getBoundingClientRect())"
+    )
+    assert width / height == pytest.approx(3 / 2, abs=0.15), "three tiles beside, two below"
+
+
 def test_a_click_on_the_map_changes_the_chart(browser, page):
     browser.open(page)
     assert heading(browser) == "cell 5161"  # the highest error

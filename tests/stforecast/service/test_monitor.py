@@ -211,7 +211,7 @@ def test_the_page_begins_with_the_alarms_and_names_the_worst_cells(watched, tmp_
     watch = monitor(watched, MORNING, tmp_path / "service.html")
     text = html.unescape((tmp_path / "service.html").read_text())
     assert watch.alarms
-    order = [*(f"Alarm: {alarm}." for alarm in watch.alarms), "State of 2024-02-12 03:00 UTC."]
+    order = [*(f"Alarm: {alarm}." for alarm in watch.alarms), "State at 2024-02-12 03:00 UTC."]
     order += ["Counters that are not fine", "Forecasts of the last days", "Updates, the last first"]
     order += ["Cells, those that are not fine first"]
     assert sorted(order, key=text.index) == order
@@ -222,4 +222,6 @@ def test_the_page_begins_with_the_alarms_and_names_the_worst_cells(watched, tmp_
     worst = ["b", *fine]
     assert sorted(worst, key=lambda cell: table.index(f'data-cell="{cell}"')) == worst
     assert "less than 2 days were forecast" in text
-    assert "bias: mean of forecast less value" in text
+    assert text.count("bias: mean of forecast less value, in GB.") == 2
+    monitor(watched, MORNING - pd.Timedelta(hours=9), tmp_path / "early.html")
+    assert "the last ends 5.0 hours later" in (tmp_path / "early.html").read_text()
