@@ -49,7 +49,7 @@ federation-demo: .venv-flower/.installed
 
 .venv-flower/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-flower
-	.venv-flower/bin/pip install -q --disable-pip-version-check -c constraints.txt -e ".[flower]" \
+	.venv-flower/bin/pip install -q --disable-pip-version-check -c constraints.txt -e ".[flower,privacy]" \
 		hypothesis pytest pytest-xdist
 	touch $@
 

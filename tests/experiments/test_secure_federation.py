@@ -1,20 +1,25 @@
 """Secure aggregation over a SuperLink and three SuperNodes on this machine. Slow; needs Flower."""
 
 import importlib.util
+import math
 import signal
 from functools import partial
 
 import pandas as pd
 import pytest
+import torch
 from click.testing import CliRunner
 from supernodes import changed_node, start_supernode
 from waiting import wait_for
 
 from experiments import federation_demo
+from experiments.benchmarks.hostile import WireLink
 from experiments.local_flower import LocalFlower, follow
 from stforecast.cli.federate import federate_command
 from stforecast.federated.nodes.membership import Patience
+from stforecast.federated.runs.checkpoint import load_checkpoint
 from stforecast.federated.uploads.masking import SecureSums
+from stforecast.flower.server_app import LAST, serve
 from stforecast.flower.settings import RunSettings, write_app
 from stforecast.forecasting.config import resolve
 from stforecast.forecasting.forecaster import Forecaster
@@ -74,6 +79,45 @@ def test_numbers_are_those_of_a_run_without_it(tmp_path):
     assert about["test"]["mse"] == pytest.approx(mse, rel=1e-4)
     assert about["nodes"] == 3
     assert not list(tmp_path.glob("*.federation/run-*/secure-sum"))
+
+
+def test_nodes_share_the_noise_of_a_sum(tmp_path):
+    """The model is that of a run without noise, and as much noise as three of two nodes add."""
+    pytest.importorskip("dp_accounting", reason="needs the extra privacy")
+    cubes, clients, noise_std = federation_demo.make_cubes(tmp_path), 9, 0.5
+    settings = {**federation_demo.SETTINGS, "rounds": 1, "clip": 1.0}
+    noisy = {**settings, "noise": "gaussian", "noise-std": noise_std}
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in noisy.items()]
+    words += ["--method=fedavg", f"--clients={clients}", "--start=600", "--share-noise"]
+    words += [f"--results={tmp_path / 'server'}", f"--out={tmp_path / 'app'}"]
+    CliRunner().invoke(federate_command, words, catch_exceptions=False)
+    with LocalFlower(tmp_path / "logs") as flower:
+        start_nodes(flower, cubes)
+        about = follow(flower, flower.run(tmp_path / "app"), tmp_path / "server", seconds=1800)
+    config = resolve("fedavg", **settings)
+    run = RunSettings(config, clients, Patience(start=600), str(tmp_path / "plain"))
+    configs = {
+        i: {"data": str(path), "first-client": first, "out": str(tmp_path / f"plain-{i}")}
+        for i, (path, (first, _)) in enumerate(
+            zip(cubes, federation_demo.SHARES.values(), strict=True)
+        )
+    }
+    serve(WireLink(run, configs, {}), run)
+    noises = torch.cat([
+        (with_noise - without).flatten()
+        for with_noise, without in zip(
+            *(server_of(tmp_path / name) for name in ("server", "plain")), strict=True
+        )
+    ])  # fmt: skip
+    expected = noise_std * math.sqrt(3 / 2) / clients
+    assert float(noises.std()) == pytest.approx(expected, rel=5 / math.sqrt(2 * len(noises)))
+    assert "do not collude" in about["privacy"]["of"]
+    assert math.isfinite(about["privacy"]["epsilon"])
+
+
+def server_of(folder):
+    """Return the tensors of a server's state after a run."""
+    return load_checkpoint(folder / LAST).state.server.values()
 
 
 def test_a_run_with_default_settings_begins_and_ends_with_secure_sums(tmp_path):
