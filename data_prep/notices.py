@@ -29,6 +29,10 @@ FEWEST_MARKS = 3
 MOST_MARKS = 0.5
 """Largest share of a cell's values that such numbers are."""
 
+FEWEST_REPEATS, LEAST_GAP = 5, 0.1
+"""Times that the highest value of a cell occurs at least, for each time that another does, and its
+distance from these, in their span: a mark then need not be far away."""
+
 FEWEST_OTHERS = 20
 """Different values that a cell has without them at least."""
 
@@ -83,7 +87,7 @@ def warn_of_oddities(
         if mark > 0 or not few
     ] + [
         f"{mark:.6g}, {n} times, all others of cell {cells[cell]} are {low:.6g} to {high:.6g}"
-        for mark, (n, cell, low, high) in _marks_of_cells(values).items()
+        for mark, (n, cell, low, high) in {**_repeated(values), **_marks_of_cells(values)}.items()
         if mark not in [code for code, *_ in marks]
     ])  # fmt: skip
     _say(name, "times of day without any value", "forecasts of them have no basis",
@@ -181,6 +185,39 @@ def _marks_of_cells(values: np.ndarray) -> dict[float, tuple[int, int, float, fl
             for mark, n in zip(marks.tolist(), counts.tolist(), strict=True):
                 of_all, *first = found.get(mark, (0, int(cell), least, most))
                 found[mark] = (of_all + n, *first)
+    return found
+
+
+def _repeated(values: np.ndarray) -> dict[float, tuple[int, int, float, float]]:
+    """Return highest values of cells that are repeated where hardly another is; see above.
+
+    A cell that is stuck repeats one value at a stretch, and one that is full comes near to it.
+
+    >>> values = np.linspace(5, 60, 45)[:, None]
+    >>> values[::9] = 99.99
+    >>> _repeated(values)
+    {99.99: (5, 0, 6.25, 60.0)}
+    >>> _repeated(np.sort(values, axis=0))
+    {}
+    """
+    found: dict[float, tuple[int, int, float, float]] = {}
+    highest = np.fmax.reduce(values, axis=0)
+    n_known, at = np.isfinite(values).sum(axis=0), values == highest
+    n_times = at.sum(axis=0)
+    for cell in np.flatnonzero((n_times >= FEWEST_REPEATS) & (n_times <= MOST_MARKS * n_known)):
+        others, counts = np.unique(
+            values[values[:, cell] < highest[cell], cell], return_counts=True
+        )
+        spells = int((np.diff(at[:, cell].astype(np.int8), prepend=0) == 1).sum())
+        least, most = float(others[0]), float(others[-1])
+        if (
+            FEWEST_REPEATS * counts.max() <= n_times[cell]
+            and spells >= FEWEST_MARKS
+            and len(others) >= FEWEST_OTHERS
+            and highest[cell] - most > LEAST_GAP * (most - least)
+        ):
+            of_all, *first = found.get(float(highest[cell]), (0, int(cell), least, most))
+            found[float(highest[cell])] = (of_all + int(n_times[cell]), *first)
     return found
 
 

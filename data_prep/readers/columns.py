@@ -199,7 +199,7 @@ class Origin:
         return option if self.is_file else f"`{'; '.join(steps)}`"
 
 
-WITH_COMMA = r"^\s*[+-]?(\d+|[1-9]\d{0,2}(\.\d{3})+)(,\d+)?\s*$"
+WITH_COMMA = r"^\s*[+-]?([0-9]+|[1-9][0-9]{0,2}(\.[0-9]{3})+)(,[0-9]+)?\s*$"
 """Numbers with a decimal comma or without, and separators of thousands, which follow no 0."""
 
 

@@ -353,7 +353,12 @@ class _Body:
                 table = read(infer_schema_length=INFERRED, null_values=MISSING)
             except pl.exceptions.PolarsError:
                 self._odd_lines()
-                table = read(infer_schema_length=None, null_values=MISSING)
+                try:
+                    table = read(infer_schema_length=None, null_values=MISSING)
+                except (
+                    pl.exceptions.ComputeError
+                ):  # Polars infers numbers of digits it cannot read.
+                    table = read(infer_schema=False, null_values=MISSING)
         if not len(table.columns):
             table = pl.DataFrame(
                 {name: [] for name in self.names}, dict.fromkeys(self.names, pl.String)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import codecs
 import dataclasses
 import datetime
+import json
 import re
+import shlex
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -154,7 +156,7 @@ AS_JSON = 4
 PIECE = 2**23
 """Bytes of a list in JSON that are read at a time, as they take fourteen times their size."""
 
-_WHOLE_NUMBER = r"^(0|[1-9]\d{0,17})$"
+_WHOLE_NUMBER = r"^(0|[1-9][0-9]{0,17})$"
 
 
 def read_table(
@@ -266,16 +268,35 @@ def _read_json(path: Path) -> tuple[pl.DataFrame, Origin]:
     """Read a list of objects, or an object in each line; names joined by points are columns."""
     check_size(AS_JSON * path.stat().st_size, path.name)
     with path.open("rb") as file:
-        is_list = file.read(LINES).lstrip(codecs.BOM_UTF8).lstrip().startswith(b"[")
-    if is_list:
+        begin = file.read(PIECE).lstrip(codecs.BOM_UTF8).lstrip()
+    if is_list := begin.startswith(b"["):
         parts = [_unnested(part, path) for part in _parts_of_list(path)]
         table = pl.concat(parts, how="diagonal_relaxed")
         nested = {name.rpartition(".")[0] for name in table.columns}  # In other parts.
         table = table.drop([n for n in nested & {*table.columns} if table[n].dtype == pl.Null])
     else:
+        _refuse_one_object(begin, path)
         table = _unnested(pl.read_ndjson(path, infer_schema_length=None), path)
     _check_schema(table.schema, path)
     return table, Origin(path.name, "record" if is_list else "line", 1, is_file=True)
+
+
+def _refuse_one_object(begin: bytes, path: Path) -> None:
+    """Refuse a file of one object that holds a table, which as one record has endless columns."""
+    found = re.match(rb'{\s*"([^"\\]*)"\s*:\s*([\[{])', begin)
+    if found is None or re.search(rb"}\s*\n\s*{", begin):
+        return
+    name = found[1].decode(errors="replace")
+    saved = shlex.quote(f"{path.stem}-rows.json")
+    if found[2] == b"[" and re.match(rb"\s*{", begin[found.end() :]):
+        way = f"jq {shlex.quote(f'.{json.dumps(name)}')} {shlex.quote(path.name)} > {saved}"
+        raise InputError(f"{path.name}: one object with a list of rows under {name!r}, expected "
+                         f"the list alone; write it, such as by: {way}")  # fmt: skip
+    raise InputError(
+        f"{path.name}: one object that begins with {name!r}, expected a list of objects, or an "
+        "object in each line; if pandas wrote it, write it by "
+        "df.reset_index().to_json('rows.json', orient='records')"
+    )
 
 
 def _parts_of_list(path: Path) -> Iterator[pl.DataFrame]:

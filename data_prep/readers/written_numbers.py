@@ -24,9 +24,12 @@ from data_prep.readers.units import UNIT_AFTER, canonical, common_unit, factors,
 Decimal = Literal["auto", "point", "comma"]
 DECIMALS = get_args(Decimal)
 
-_POINT = r"^\s*[+-]?(\d+|[1-9]\d{0,2}(,\d{3})+|\d*\.)(\.?\d+)?([eE][+-]?\d+)?\s*$"
+_POINT = r"^\s*[+-]?([0-9]+|[1-9][0-9]{0,2}(,[0-9]{3})+|[0-9]*\.)(\.?[0-9]+)?([eE][+-]?[0-9]+)?\s*$"
 # Not 1,234, whose comma may separate thousands: another number of digits, a 0, or both marks.
-_SURELY = r"^\s*[+-]?(\d*,(\d{1,2}|\d{4,})|0+,\d+|\d{4,},\d+|[1-9]\d{0,2}(\.\d{3})+,\d+)\s*$"
+_SURELY = (
+    r"^\s*[+-]?([0-9]*,([0-9]{1,2}|[0-9]{4,})|0+,[0-9]+|[0-9]{4,},[0-9]+"
+    r"|[1-9][0-9]{0,2}(\.[0-9]{3})+,[0-9]+)\s*$"
+)
 DOTTED_DATE = r"^\s*\d{1,2}\.\d{1,2}\.\d{2,4}\b"
 """Pattern of a date of countries that write decimal commas."""
 
@@ -43,13 +46,16 @@ FIELD = "_field"
 UNIT_COLUMNS = frozenset({"unit", "units", "uom", "einheit", "unite", "unidad", "unita"})
 """Usual names of a column of units."""
 
-_SURELY_POINT = r"^\s*[+-]?([1-9]\d{0,2}(,\d{3})+\.\d+|\d*\.(\d{1,2}|\d{4,})|0*\.\d+)\s*$"
+_SURELY_POINT = (
+    r"^\s*[+-]?([1-9][0-9]{0,2}(,[0-9]{3})+\.[0-9]+|[0-9]*\.([0-9]{1,2}|[0-9]{4,})"
+    r"|0*\.[0-9]+)\s*$"
+)
 
 MANY_GROUPED = 50
 """Numbers with three decimals each, beside whole ones, that are thousands: by chance, some would
 have fewer."""
 
-GROUPED = r"[+-]?[1-9]\d{0,2}\.\d{3}"
+GROUPED = r"[+-]?[1-9][0-9]{0,2}\.[0-9]{3}"
 """Pattern of a number with three decimals, or with a separator of thousands."""
 
 FEWEST_GROUPED = 10
@@ -109,7 +115,7 @@ def _decide_mark(texts: pl.Series, mark: str) -> Decimal | None:
         return "comma"
     if marked.str.contains(rf"[{mark}].*[{mark}]").any():
         return other
-    whole = texts.str.contains(r"^\s*[+-]?[1-9]\d{0,2}\s*$").sum()
+    whole = texts.str.contains(r"^\s*[+-]?[1-9][0-9]{0,2}\s*$").sum()
     if whole >= MIN_WHOLE * len(texts) and len(marked) >= MANY_GROUPED:
         return other
     return "point" if mark == "." and whole < MIN_WHOLE * len(texts) else None
@@ -183,9 +189,9 @@ def plain_numbers(texts: pl.Series) -> pl.Series:
     units = units_after(texts)
     if units is not None and common_unit(_written(units)) is not None:
         texts = texts.str.replace(UNIT_AFTER, "$1")
-    if not texts.str.contains(r"^\s*[+-]?\d[\d.,]*[\s'’]\d{3}").any():
+    if not texts.str.contains(r"^\s*[+-]?[0-9][0-9.,]*[\s'’][0-9]{3}").any():
         return texts
-    grouped = texts.str.contains(r"^\s*[+-]?\d{1,3}([\s'’]\d{3})+([.,]\d+)?\s*$")
+    grouped = texts.str.contains(r"^\s*[+-]?[0-9]{1,3}([\s'’][0-9]{3})+([.,][0-9]+)?\s*$")
     return texts.zip_with(~grouped, texts.str.replace_all(r"[\s'’]", ""))
 
 

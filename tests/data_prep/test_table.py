@@ -583,3 +583,34 @@ def test_times_of_day_ask_for_the_date(options, prepared):
         InputError, match=r"line 5: time 04:00, expected the time of 2024-01-01 03:00"
     ):
         prepared(text.replace("03:00,1\n", "", 1), **given)
+
+
+@pytest.mark.parametrize(
+    ("orient", "advice"),
+    [
+        (
+            "index",
+            "one object that begins with '2024-01-01T00:00:00.000', expected a list of objects",
+        ),
+        ("columns", "one object that begins with 'a'"),
+        ("split", "one object that begins with 'columns'"),
+        ("data", "a list of rows under 'data', .* jq '.\"data\"' my.json > my-rows.json"),
+    ],
+)
+def test_json_of_one_object_is_told_how_to_be_written(prepared, orient, advice):
+    times = pd.date_range("2024-01-01", periods=50, freq="h")
+    df = pd.DataFrame({"a": np.arange(50.0), "b": 1.5}, times)
+    rows = json.loads(
+        df.rename_axis("time").reset_index().to_json(orient="records", date_format="iso")
+    )
+    text = df.to_json(orient=orient, date_format="iso") if orient != "data" else ""
+    with pytest.raises(InputError, match=advice):
+        prepared(text or json.dumps({"data": rows}, indent=1), "my.json", layout="wide")
+    cube = prepared(json.dumps(rows), "my.json", layout="wide")  # As the advice has it.
+    assert cube["value"].shape == (50, 2)
+
+
+def test_digits_of_other_scripts_are_named_as_they_stand(prepared):
+    with pytest.raises(InputError, match="line 3: column 'b' holds '٥'") as told:
+        prepared("time,a,b\n2024-01-01,1,2\n2024-01-02,1,٥\n2024-01-03,1,2\n", layout="wide")
+    assert "dtype" not in str(told.value)

@@ -667,6 +667,10 @@ def columns_of(values):
             "2046, 3 times, all others of cell c2 are 5.",
         ),
         (
+            (slice(0, None, 10), 2, 9.99),
+            "likely marks of missing values: 9.99, 24 times, all others of cell c2 are 5.",
+        ),
+        (
             (BUSY.hour > 22, slice(None), NAN),
             "times of day without any value: 23:00 to 23:00; forecasts of them have no basis",
         ),
