@@ -90,8 +90,7 @@ def spread(values: Sequence[float], decimals: int | None = None) -> Cell:
 def mean_of(mean: float, deviation: float | None, decimals: int | None = None) -> Cell:
     """Format a mean and, if there is one, a standard deviation, as `spread` does."""
     if decimals is None:
-        size = math.floor(math.log10(abs(mean))) if mean and math.isfinite(mean) else 0
-        decimals = max(0, 3 - size)
+        decimals = max(0, 3 - _exponent(mean)) if math.isfinite(mean) else 3
     text = f"{mean:.{decimals}f}"
     if deviation is None:
         return Cell(text, {"{}": mean})
