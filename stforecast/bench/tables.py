@@ -343,12 +343,14 @@ class ComparedTable:
         rows: rows of the table.
         claims: what it shows, in Markdown.
         basis: what its intervals are about.
+        numbers: every number, a row for each method.
     """
 
     name: str
     rows: Sequence[Row]
     claims: Sequence[str] = ()
     basis: Sequence[str] = ()
+    numbers: Sequence[Mapping[str, Any]] = ()
 
     @property
     def plain_claims(self) -> list[str]:
@@ -367,14 +369,17 @@ class Compared:
     Attributes:
         tables: a table for the runs on the same data, and one over all data if there are several.
         legend: what the columns mean.
-        numbers: every number, a row for each table and method.
         draw: function that draws figures into a folder, and returns how many.
     """
 
     tables: Sequence[ComparedTable]
     legend: Sequence[str]
-    numbers: pd.DataFrame
     draw: Callable[[Path], int] = lambda folder: 0
+
+    @property
+    def numbers(self) -> pd.DataFrame:
+        """Return every number, a row for each table and method."""
+        return pd.DataFrame([row for table in self.tables for row in table.numbers])
 
     @property
     def text(self) -> str:
