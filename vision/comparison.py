@@ -118,24 +118,24 @@ def compare_accuracies(
     if reference is not None and reference not in names:
         raise choose("reference", reference, names)
     candidates = [row for row in rows if not row.is_reference] or rows
-    compared = names[reference] if reference else max(candidates, key=lambda row: row.accuracy)
-    lines = {}
-    for mask in masks:
-        shares = {row.name: shares_by_client(row, mask) for row in rows}
-        theirs = shares[compared.name]
-        above = {
-            name: _difference(ours, theirs, name, 100.0)
-            for name, ours in shares.items()
-            if name != compared.name
-        }
-        lines[mask] = [Accuracy(row, _mean(shares[row.name]), above.get(row.name)) for row in rows]
+    best = names[reference] if reference else max(candidates, key=lambda row: row.accuracy)
+    lines = {
+        mask: [
+            Accuracy(row, level(row, mask), None if row is best else points_above(row, best, mask))
+            for row in rows
+        ]
+        for mask in masks
+    }
     seeds = max(len(row.group.runs) for row in rows)
-    return Comparison(compared.name, lines, int(rows[0].group.runs[0].about["clients"]), seeds)
+    return Comparison(best.name, lines, int(rows[0].group.runs[0].about["clients"]), seeds)
 
 
 def level(row: ModelRow, mask: str, measure: str = ACCURACY) -> Estimate:
     """Return a measure of a row in per cent, mean over clients and seeds."""
-    return _mean(shares_by_client(row, mask, measure), _most(measure))
+    table = shares_by_client(row, mask, measure)
+    found = bootstrap({"": _sums(table)}, _ratio, _seeds(table))
+    share = found.vary(found.pooled[""], "")
+    return share.estimate(found.level, lambda value: min(max(value, 0.0), _most(measure)))
 
 
 def _most(measure: str) -> float:
@@ -149,10 +149,28 @@ def points_above(
     """Return the percentage points by which a row lies above another; None without common seeds.
 
     Both were tested on the same images if they are `alike`. Otherwise they may have other clients,
-    but need as many: else, None.
+    but need as many: else, None. The interval ends at the largest possible difference.
     """
     ours, theirs = (shares_by_client(r, mask, measure) for r in (row, other))
-    return _difference(ours, theirs, row.name, _most(measure), alike)
+    common = ours.index.unique("seed").intersection(theirs.index.unique("seed"))
+    if common.empty:
+        return None
+    ours, theirs = ours.loc[common], theirs.loc[common]
+    if not alike:
+        if not ours.index.equals(theirs.index):
+            return None
+    elif not ours["samples"].equals(theirs["samples"]):
+        raise InputError(
+            f"{row.name} was tested on other images than the row it is compared with: clients have "
+            "other numbers of them; ",
+            Words("compare runs of one {partition} and its settings"),
+        )
+    known = ours["share"].notna() & theirs["share"].notna()
+    ours, theirs = (table.assign(share=table["share"].where(known)) for table in (ours, theirs))
+    sums = {"ours": _sums(ours), "theirs": _sums(theirs)}
+    most = _most(measure)
+    found = bootstrap(sums, _ratio, _seeds(ours)).difference("ours", "theirs")
+    return replace(found, low=max(found.low, -most), high=min(found.high, most))
 
 
 def shares_by_client(row: ModelRow, mask: str, measure: str = ACCURACY) -> pd.DataFrame:
@@ -180,39 +198,6 @@ def _retained(run: ImageRun, view: str, mask: str, measure: str) -> pd.Series:
     else:
         ratios = spatial_by_client(stages, view, run.local_view, mask)
     return ratios.xs(stages["stage"].max(), level="stage")
-
-
-def _mean(table: pd.DataFrame, most: float = 100.0) -> Estimate:
-    found = bootstrap({"": _sums(table)}, _ratio, _seeds(table))
-    share = found.vary(found.pooled[""], "")
-    return share.estimate(found.level, lambda value: min(max(value, 0.0), most))
-
-
-def _difference(
-    ours: pd.DataFrame, theirs: pd.DataFrame, name: str, most: float, alike: bool = True
-) -> Estimate | None:
-    """Return the percentage points by which one table of shares lies above another.
-
-    The interval ends at the largest possible difference.
-    """
-    common = ours.index.unique("seed").intersection(theirs.index.unique("seed"))
-    if common.empty:
-        return None
-    ours, theirs = ours.loc[common], theirs.loc[common]
-    if not alike:
-        if not ours.index.equals(theirs.index):
-            return None
-    elif not ours["samples"].equals(theirs["samples"]):
-        raise InputError(
-            f"{name} was tested on other images than the row it is compared with: clients have "
-            "other numbers of them; ",
-            Words("compare runs of one {partition} and its settings"),
-        )
-    known = ours["share"].notna() & theirs["share"].notna()
-    ours, theirs = (table.assign(share=table["share"].where(known)) for table in (ours, theirs))
-    sums = {"ours": _sums(ours), "theirs": _sums(theirs)}
-    found = bootstrap(sums, _ratio, _seeds(ours)).difference("ours", "theirs")
-    return replace(found, low=max(found.low, -most), high=min(found.high, most))
 
 
 def _sums(table: pd.DataFrame) -> ErrorSums:

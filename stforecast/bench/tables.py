@@ -90,8 +90,7 @@ def spread(values: Sequence[float], decimals: int | None = None) -> Cell:
 def mean_of(mean: float, deviation: float | None, decimals: int | None = None) -> Cell:
     """Format a mean and, if there is one, a standard deviation, as `spread` does."""
     if decimals is None:
-        size = math.floor(math.log10(abs(mean))) if mean and math.isfinite(mean) else 0
-        decimals = max(0, 3 - size)
+        decimals = max(0, 3 - _exponent(mean)) if math.isfinite(mean) else 3
     text = f"{mean:.{decimals}f}"
     if deviation is None:
         return Cell(text, {"{}": mean})
@@ -344,12 +343,14 @@ class ComparedTable:
         rows: rows of the table.
         claims: what it shows, in Markdown.
         basis: what its intervals are about.
+        numbers: every number, a row for each method.
     """
 
     name: str
     rows: Sequence[Row]
     claims: Sequence[str] = ()
     basis: Sequence[str] = ()
+    numbers: Sequence[Mapping[str, Any]] = ()
 
     @property
     def plain_claims(self) -> list[str]:
@@ -368,14 +369,17 @@ class Compared:
     Attributes:
         tables: a table for the runs on the same data, and one over all data if there are several.
         legend: what the columns mean.
-        numbers: every number, a row for each table and method.
         draw: function that draws figures into a folder, and returns how many.
     """
 
     tables: Sequence[ComparedTable]
     legend: Sequence[str]
-    numbers: pd.DataFrame
     draw: Callable[[Path], int] = lambda folder: 0
+
+    @property
+    def numbers(self) -> pd.DataFrame:
+        """Return every number, a row for each table and method."""
+        return pd.DataFrame([row for table in self.tables for row in table.numbers])
 
     @property
     def text(self) -> str:

@@ -7,8 +7,7 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-
-import pandas as pd
+from typing import Any
 
 from data_prep.base.errors import InputError, slug
 from data_prep.base.progress import noting
@@ -33,39 +32,39 @@ def compare_forecasts(runs: Sequence[ForecastRun], metric: str, reference: str |
     """Compare finished forecasts: a sorted table for each data set, with intervals and tests."""
     boards = compare(runs, metric, reference)
     tables = [
-        ComparedTable(b.task, table.comparison_rows(b), claims(b), table.basis(b)) for b in boards
+        ComparedTable(b.task, table.comparison_rows(b), claims(b), table.basis(b), _numbers(b))
+        for b in boards
     ]
     if len(boards) > 1 and (rows := table.overall_rows(overall(boards), metric)):
         tables.append(ComparedTable(f"all {len(boards)} tasks", rows))
-    return Compared(tables, table.legend(boards), _numbers(boards), partial(_draw, runs, metric))
+    return Compared(tables, table.legend(boards), partial(_draw, runs, metric))
 
 
-def _numbers(boards: Sequence[Leaderboard]) -> pd.DataFrame:
-    """Return every number of the comparison, one row for each task and method."""
-    rows = []
-    for board in boards:
-        for line in board.lines:
-            estimates = {
-                "error": line.error,
-                "percent_above_reference": line.against,
-                "skill_percent": line.skill and line.skill.times(100),
-                "wins_percent": line.wins.times(100),
-            }
-            row = {
-                "task": board.task,
-                "horizon": horizon_ahead(line.row.first),
-                "method": line.name,
-                "metric": board.metric,
-                "error_name": error_name(board.metric, line.row.group.runs),
-                "runs": len(line.row.group.runs),
-                "reference": board.reference,
-                **with_ends(estimates),
-                "p_value": line.p_value,
-                "train_seconds": line.row.mean_of("train_seconds"),
-                "predict_seconds": line.row.mean_of("predict_seconds"),
-            }
-            rows.append(row)
-    return pd.DataFrame(rows)
+def _numbers(board: Leaderboard) -> list[dict[str, Any]]:
+    """Return every number of a task, one row for each method."""
+    return [
+        {
+            "task": board.task,
+            "horizon": horizon_ahead(line.row.first),
+            "method": line.name,
+            "metric": board.metric,
+            "error_name": error_name(board.metric, line.row.group.runs),
+            "runs": len(line.row.group.runs),
+            "reference": board.reference,
+            **with_ends(
+                {
+                    "error": line.error,
+                    "percent_above_reference": line.against,
+                    "skill_percent": line.skill and line.skill.times(100),
+                    "wins_percent": line.wins.times(100),
+                }
+            ),
+            "p_value": line.p_value,
+            "train_seconds": line.row.mean_of("train_seconds"),
+            "predict_seconds": line.row.mean_of("predict_seconds"),
+        }
+        for line in board.lines
+    ]
 
 
 def _draw(runs: Sequence[ForecastRun], metric: str, out: Path) -> int:

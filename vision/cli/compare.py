@@ -35,8 +35,6 @@ from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any, Literal
 
-import pandas as pd
-
 from data_prep.base.errors import InputError, choose, counted
 from stforecast.bench.run_groups import group_runs
 from stforecast.bench.statistics.estimate import Estimate, with_ends
@@ -62,14 +60,17 @@ log = logging.getLogger(__name__)
 def compared(rows: Sequence[ModelRow], data: str, reference: str | None = None) -> ComparedTable:
     """Compare rows on the same data, with the reference if it is one of them; or say why not."""
     try:
-        return compared_table(data, _compare(rows, reference))
+        return compared_table(rows, data, reference)
     except InputError as e:
         return ComparedTable(data, (), [f"Not compared: {e.typed}."])
 
 
-def _compare(rows: Sequence[ModelRow], reference: str | None) -> Comparison:
+def compared_table(rows: Sequence[ModelRow], data: str, reference: str | None) -> ComparedTable:
+    """Compare rows on the same data, with the reference if it is one of them."""
     own = reference if reference in {row.name for row in rows} else None
-    return compare_accuracies(rows, compared_masks(rows), own)
+    found = compare_accuracies(rows, compared_masks(rows), own)
+    said, basis = accuracy_claims(found, data), [about_intervals(found)]
+    return ComparedTable(data, accuracy_comparison(found), said, basis, _numbers(found, data))
 
 
 def compared_masks(rows: Sequence[ModelRow]) -> list[str]:
@@ -148,20 +149,13 @@ def _descending(line: Accuracy) -> float:
 
 def compare_images(runs: Sequence[ImageRun], reference: str | None = None) -> Compared:
     """Compare image runs: a table with intervals, and what it shows, for each set and scenario."""
-    found = {}
+    tables = []
     for name, rows in rows_by_data(runs, reference).items():
         try:
-            found[name] = _compare(rows, reference)
+            tables.append(compared_table(rows, name, reference))
         except InputError as e:
             raise InputError(f"{name}: ", e) from e
-    tables = [compared_table(name, comparison) for name, comparison in found.items()]
-    return Compared(tables, (), _numbers(found))
-
-
-def compared_table(name: str, found: Comparison) -> ComparedTable:
-    """Return the table of a comparison on the data of a name, and what it shows."""
-    said = accuracy_claims(found, name)
-    return ComparedTable(name, accuracy_comparison(found), said, [about_intervals(found)])
+    return Compared(tables, ())
 
 
 def rows_by_data(
@@ -215,22 +209,20 @@ def _ambiguous(runs: Sequence[ImageRun]) -> set[str]:
     return names
 
 
-def _numbers(found: dict[str, Comparison]) -> pd.DataFrame:
-    """Return every number, one row for each table, choice of classes and row."""
-    rows = []
-    for name, comparison in found.items():
-        for mask, lines in comparison.lines.items():
-            for line in lines:
-                estimates = {"accuracy": line.accuracy, "points_above_reference": line.points}
-                row = {
-                    "data": name,
-                    "choosing from": mask,
-                    "method": line.name,
-                    "runs": len(line.row.group.runs),
-                    "reference": comparison.reference,
-                }
-                rows.append({**row, **with_ends(estimates)})
-    return pd.DataFrame(rows)
+def _numbers(found: Comparison, data: str) -> list[dict[str, Any]]:
+    """Return every number, one row for each choice of classes and row."""
+    return [
+        {
+            "data": data,
+            "choosing from": mask,
+            "method": line.name,
+            "runs": len(line.row.group.runs),
+            "reference": found.reference,
+            **with_ends({"accuracy": line.accuracy, "points_above_reference": line.points}),
+        }
+        for mask, lines in found.lines.items()
+        for line in lines
+    ]
 
 
 HEADING = "claim"
