@@ -216,8 +216,9 @@ def _repeated(values: np.ndarray) -> dict[float, tuple[int, int, float, float]]:
             and len(others) >= FEWEST_OTHERS
             and highest[cell] - most > LEAST_GAP * (most - least)
         ):
-            of_all, *first = found.get(float(highest[cell]), (0, int(cell), least, most))
-            found[float(highest[cell])] = (of_all + int(n_times[cell]), *first)
+            mark = float(highest[cell])
+            of_all, first, low, high = found.get(mark, (0, int(cell), least, most))
+            found[mark] = of_all + int(n_times[cell]), first, low, high
     return found
 
 

@@ -27,7 +27,7 @@ UNSCORED = "No forecast is scored yet: stforecast update does so as records come
 UPDATES = 28
 """Updates that are listed."""
 
-SHOWN = {
+SHOWN: dict[str, tuple[str, float | None, bool | str]] = {
     "mase_7d": ("MASE of 7 days", 1.0, False),
     "bias_7d": ("mean of forecast less value{}, 7 days", 0.0, False),
     "coverage_7d": ("coverage of the bounds, 7 days", None, True),
