@@ -355,9 +355,8 @@ class _Body:
                 self._odd_lines()
                 try:
                     table = read(infer_schema_length=None, null_values=MISSING)
-                except (
-                    pl.exceptions.ComputeError
-                ):  # Polars infers numbers of digits it cannot read.
+                except pl.exceptions.ComputeError:
+                    # It takes digits of other scripts for numbers, and cannot read them.
                     table = read(infer_schema=False, null_values=MISSING)
         if not len(table.columns):
             table = pl.DataFrame(
