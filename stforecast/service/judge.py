@@ -64,9 +64,9 @@ class Judged:
         said = in_words(
             self.readings.columns.tolist(), state.tolist(), self.since(self.found.since).tolist()
         )
-        whose = ("its" if one.startswith("1 cell ") else "their" for one in said)
         return [
-            f"{one}; {of} readings count as missing" for one, of in zip(said, whose, strict=True)
+            f"{one}; {'its' if one.startswith('1 cell ') else 'their'} readings count as missing"
+            for one in said
         ]
 
     @property
