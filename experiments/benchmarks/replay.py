@@ -195,9 +195,9 @@ def replay_text(rows: pd.DataFrame) -> str:
         others = [o for o in found if o["data"] == row["data"] and o["above"]]
         text = (
             f"- **{row['data']}**, {row['days']} days: by the rule, the error is "
-            f"{abs(row['below']):.0f} % {'below' if row['below'] > 0 else 'above'} that of the day "
-            "before. "
-            + "".join(f"That of `{o['way']}` differs from it by {o['above']} %. " for o in others)
+            f"{abs(row['below']):.0f} % {'below' if row['below'] > 0 else 'above'} the value "
+            "of the day before. "
+            + "".join(f"With `{o['way']}` it differs by {o['above']} %. " for o in others)
             + f"Bounds of 90 % hold {row['coverage']:.1f} % of the values, {row['weeks']} by week. "
             f"{counted(row['trained'], 'challenger')} trained, {row['won']} won"
             f"{'' if row['won'] else ', so errors are those of never training'}; a day takes "

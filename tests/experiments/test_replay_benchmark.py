@@ -55,11 +55,11 @@ def test_who_repeats_the_day_errs_as_the_day_before_in_every_way(wide, tmp_path,
     text = replay_text(long)
     assert text.startswith("- **town**, 14 days: by the rule, the error is ")
     for way in ways[1:]:  # All repeat the day before.
-        assert f"That of `{way}` differs from it by 0 [0, 0] %." in " ".join(text.split())
+        assert f"With `{way}` it differs by 0 [0, 0] %." in " ".join(text.split())
     assert text.endswith(replay_table(long))
     long.loc[long["way"] == "never", "mae"] *= 2
     text = " ".join(replay_text(long).split())
-    assert "That of `never` differs from it by 100 [100, 100] %." in text
+    assert "With `never` it differs by 100 [100, 100] %." in text
     upper, lower = draw_replay(long).axes
     for axes in (upper, lower):
         assert [len(line.get_xdata()) for line in axes.lines] == [2, 2, 2, 2]
