@@ -107,7 +107,7 @@ class Learner:
         self._describe(self.images)
         self._method = method_for_images(self.config, self.shape, len(self.class_names), surrogate)
         stream = TaskStream.of(self.partition)
-        seen = stream.accumulated() if self._method.keeps_data else stream
+        seen = stream.accumulated() if self._method.needs.former_stages else stream
         seen = seen.pooled() if self._method.pooled else seen
         data = [training_data(self.images, ids, self.config) for ids in seen.train]
         federation = Federation(

@@ -317,7 +317,7 @@ def disclosure_table(rows: pd.DataFrame) -> str:
                 "sends first": SENDS[method],
                 "plain upload of a cell": of_plain,
                 "each cell, from a sum": by_count(own[own["upload"] == "sum"])
-                or ("not attacked" if METHODS[method].sums != "none" else "cannot be summed"),
+                or ("not attacked" if METHODS[method].sends.sums != "none" else "cannot be summed"),
                 "each cell, if all products of the sum were known": by_count(
                     own[own["upload"] == "all products"]
                 ),

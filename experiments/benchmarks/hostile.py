@@ -112,7 +112,7 @@ def robust_rules(results: Results, *, methods: str = ",".join(EVERY_METHOD)) -> 
     """Measure what every rule of robust aggregation does to every federated method.
 
     As the benchmark `hostile`, but with all clients in one process and every method. What
-    `Method.guards` refuses is measured, too. A test checks that each method declares what is
+    `Method.attacked` refuses is measured, too. A test checks that each method declares what is
     `sound`.
 
     Args:
@@ -160,7 +160,7 @@ def hostile_runs() -> Iterator[HostileRun]:
     What the server refuses is tried without a defence only, as none ever sees it.
     """
     for robust, method in itertools.product(DEFENCES, METHODS):
-        if robust not in ("none", *ALL[method].guards):
+        if robust not in ("none", *ALL[method].attacked.guards):
             continue
         yield HostileRun(method, 0, "-", robust)
         for hostile, behaviour in itertools.product(hostile_numbers(N_NODES), BEHAVIOURS):
@@ -395,7 +395,7 @@ def robust_table(rows: pd.DataFrame) -> str:
     table = []
     for rule in ("none", *RULES):
         known = [m for m in EVERY_METHOD if not math.isnan(sum(found[m, rule]))]
-        refused = [m for m in known if rule not in ("none", *ALL[m].guards)]
+        refused = [m for m in known if rule not in ("none", *ALL[m].attacked.guards)]
         honest, attacked = zip(*(found[m, rule] for m in known if m not in refused), strict=True)
         table.append(
             {

@@ -187,8 +187,8 @@ def _sent(
         "a client sends": parts(up),
         "the server sends": parts(down),
         "floats a round, up / down": " / ".join(floats),
-        "sums suffice": {"none": "no"}.get(method.sums, "yes") if up else "-",
-        "needs": ", ".join(method.needs) or "-",
+        "sums suffice": {"none": "no"}.get(method.sends.sums, "yes") if up else "-",
+        "needs": ", ".join(method.needs.data) or "-",
     }
 
 

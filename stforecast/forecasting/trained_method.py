@@ -521,6 +521,6 @@ def client_samples(
         return ClientData({}, torch.full((n_cells,), len(starts)), cut=of_cells)
 
     return (
-        samples(train, with_next=getattr(method, "reads_next", False)),
+        samples(train, with_next=method.needs.next_windows),
         samples(validation) if len(validation) else None,
     )

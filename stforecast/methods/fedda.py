@@ -64,6 +64,7 @@ from torch import Tensor
 from data_prep.base.errors import InputError, Words
 from stforecast.data.profiles import cluster_clients, mean_windows, zscored
 from stforecast.federated.core.data import ClientData
+from stforecast.federated.core.declared import Attacked, Upload
 from stforecast.federated.core.options import CheckedOptions, PositiveShare
 from stforecast.federated.core.state import (
     Clients,
@@ -82,6 +83,7 @@ from stforecast.federated.core.tensors import (
     with_axes,
 )
 from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.uploads.robust import RULES
 
 SERVER_SEED = (0, 0, 4)
 """Key of the server's random numbers, distinct from those of the core and the clients."""
@@ -159,11 +161,10 @@ class DualAttention(FedAvg):
 
     name = ""
     paper = "Zhang et al., INFOCOM 2021"
-    keeps_apart = True
-    sums = "none"
-    sends_counts = True
-    discloses = "some"
-    needs_each = "its server groups the clients by what they send"
+    sends = Upload(
+        needs_each="its server groups the clients by what they send", apart=True, counts=True
+    )
+    attacked = Attacked(discloses="some")
     options: FedDAOptions | FedDAClustersOptions
     defaults: ClassVar[Mapping[str, Any]] = {"optimizer_state": "round"}
 
@@ -323,7 +324,7 @@ class FedDA(DualAttention):
 
     name = "fedda"
     summary = "aggregates within and between clusters by attention, with a warm-up model"
-    guards = FedAvg.guards
+    attacked = Attacked(guards=RULES, discloses="some")
     Options = FedDAOptions
 
     def models_for(self, server: ServerState, to: Participants) -> Payload:
@@ -339,8 +340,11 @@ class FedDAClusters(DualAttention):
 
     name = "fedda_clusters"
     summary = "FedDA whose clusters keep their own models (not in the paper)"
-    guards = ("median", "drop")
-    unguarded = "it costs 5 % or more, or much more beside liars, as the page of security shows"
+    attacked = Attacked(
+        guards=("median", "drop"),
+        unguarded="it costs 5 % or more, or much more beside liars, as the page of security shows",
+        discloses="some",
+    )
     views = ("personal",)
     Options = FedDAClustersOptions
 

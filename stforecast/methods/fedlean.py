@@ -88,6 +88,7 @@ from stforecast.data.anchors import LEVEL
 from stforecast.data.clock import CALENDAR_INPUTS
 from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.core.data import ClientData, shuffled
+from stforecast.federated.core.declared import Attacked
 from stforecast.federated.core.method import EXPERTS
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Clients, Cohort, Participants
@@ -95,6 +96,7 @@ from stforecast.federated.core.tensors import Batch, Params, Payload, weighted_m
 from stforecast.federated.core.training import BETAS, EPSILON, Training
 from stforecast.federated.kernels.perceptron import EpochKernel, epoch_usable
 from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.uploads.robust import RULES
 from stforecast.forecasting.task import ForecastTask
 from stforecast.models.linear import MLP
 
@@ -285,9 +287,8 @@ class FedLean(FedAvg):
     name = "fedlean"
     summary = "ridge regression in one round, FedAvg of a small network on the rest (ours)"
     paper = "this package"
-    guards = FedAvg.guards
+    attacked = Attacked(guards=RULES, discloses="readings")
     sums_first = True
-    discloses = "readings"
     views: ClassVar[tuple[str, ...]] = ("personal",)
     Options = FedLeanOptions
     task: ForecastTask

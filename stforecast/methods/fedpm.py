@@ -44,6 +44,7 @@ from torch.nn import functional as F
 
 from data_prep.base.errors import InputError, Words
 from stforecast.data.anchors import LEVEL
+from stforecast.federated.core.declared import Upload
 from stforecast.federated.core.layers import ClientDropout, ClientLinear
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.options import CheckedOptions, Grid, Share
@@ -110,9 +111,11 @@ class FedPM(Method):
     name = "fedpm"
     summary = "exchanges codebooks whose similar entries are joined; encoders and decoders stay"
     paper = "Deng et al., arXiv 2026"
-    keeps_apart = True
-    sends_counts = True
-    needs_each = "its server compares the clients' prototypes with each other"
+    sends = Upload(
+        needs_each="its server compares the clients' prototypes with each other",
+        apart=True,
+        counts=True,
+    )
     unread = frozenset({"loss", "huber_delta"})
     Options = FedPMOptions
     options: FedPMOptions

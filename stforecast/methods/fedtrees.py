@@ -67,6 +67,7 @@ from torch import Tensor
 
 from stforecast.federated.core import trees
 from stforecast.federated.core.data import ClientData
+from stforecast.federated.core.declared import Attacked, Upload
 from stforecast.federated.core.method import Method, Task
 from stforecast.federated.core.options import CheckedOptions, Grid, PositiveShare, names_of
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, generator
@@ -117,12 +118,13 @@ class FedTrees(Method):
     name = "fedtrees"
     summary = "gradient-boosted trees on a ridge regression; clients send sums and histograms only"
     paper = "Li et al., MLSys 2023"
-    guards = ("drop",)
-    unguarded = "most bins of most clients are empty, so the median of histograms is no histogram"
+    attacked = Attacked(
+        guards=("drop",),
+        unguarded="most bins of most clients are empty, and a median of histograms is no histogram",
+        discloses="readings",
+    )
     views = ("global",)
-    sends_sums = True
-    sums = "clients"
-    discloses = "readings"
+    sends = Upload(sums="clients", of_samples=True)
     unread = {"model"} | names_of(Training) - set(READ)
     Options = FedTreesOptions
     options: FedTreesOptions

@@ -37,6 +37,7 @@ from torch.nn import functional as F
 from data_prep.base.errors import InputError, Words, counted
 from stforecast.data.profiles import by_slot, mean_windows, slot_order, slots_of
 from stforecast.federated.core.data import ClientData
+from stforecast.federated.core.declared import Attacked, Needs, Upload
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.prototypes import (
     PrototypeMeans,
@@ -66,13 +67,15 @@ class Fuels(Method):
     name = "fuels"
     summary = "exchanges hourly prototypes; intra- and inter-client contrastive losses"
     paper = "Liu et al., AAAI 2025"
-    guards = ("trimmed", "clip", "drop")
-    unguarded = "if many clients lie alike, their prototypes replace those of honest clients"
-    keeps_apart = True
-    discloses = "some"
-    needs_each = "its server compares the clients' prototypes with each other"
-    needs = ("keys", "a period in each batch")
-    reads_next = True
+    attacked = Attacked(
+        guards=("trimmed", "clip", "drop"),
+        unguarded="if many clients lie alike, their prototypes replace those of honest clients",
+        discloses="some",
+    )
+    sends = Upload(
+        needs_each="its server compares the clients' prototypes with each other", apart=True
+    )
+    needs = Needs(data=("keys", "a period in each batch"), next_windows=True)
     """It reads `x_next`, a training sample's inputs one step later."""
     Options = FuelsOptions
     options: FuelsOptions

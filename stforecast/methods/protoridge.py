@@ -46,6 +46,7 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
+from stforecast.federated.core.declared import Attacked, Needs, Upload
 from stforecast.federated.core.options import Grid, names_of
 from stforecast.federated.core.state import Clients, Cohort, Participants
 from stforecast.federated.core.tensors import Payload
@@ -88,12 +89,11 @@ class ProtoRidge(FedLean):
 
     name = "protoridge"
     summary = "ridge regression of the mean windows that clients send in one round (ours)"
-    guards = ()
-    keeps_apart = True
-    sums = "none"
-    discloses = "readings"
-    needs_each = "its server needs how the prototypes of each client differ"
-    needs: ClassVar[tuple[str, ...]] = ()
+    attacked = Attacked(discloses="readings")
+    sends = Upload(
+        needs_each="its server needs how the prototypes of each client differ", apart=True
+    )
+    needs = Needs()
     unread = {"model", "loss", "huber_delta", "rounds_per_cell", "participants"} | names_of(
         Training
     ) - set(READ)

@@ -135,7 +135,7 @@ def test_what_lying_nodes_send_in_one_process_is_what_the_server_gets(monkeypatc
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_declares_only_rules_that_were_measured_to_do_it_no_harm(name):
-    method, guards = METHODS[name], vars(METHODS[name]).get("guards", ())
+    method, guards = METHODS[name], METHODS[name].attacked.guards
     found = hostile.ratios(pd.read_csv(FEDERATION / "robust.csv"))
     nodes = pd.read_csv(FEDERATION / "hostile.csv").query("method == @name")
     for rule in guards:
@@ -146,7 +146,7 @@ def test_a_method_declares_only_rules_that_were_measured_to_do_it_no_harm(name):
         (base,) = nodes.query("robust == 'none' and hostile == 0")["mse"]
         worst = (of_rule.groupby(of_rule["hostile"] > 0)["mse"].max() / base).tolist()
         assert hostile.sound(worst)
-    assert set(guards) == set(RULES) or method.unguarded
+    assert set(guards) == set(RULES) or method.attacked.unguarded
 
 
 def test_the_table_of_rules_tells_for_whom_they_are_refused():

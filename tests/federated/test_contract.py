@@ -11,7 +11,8 @@ import torch
 from waiting import Killed, killed_after
 
 from data_prep.base.errors import InputError
-from stforecast.federated.core.method import Disclosure, predictions
+from stforecast.federated.core.declared import Disclosure
+from stforecast.federated.core.method import predictions
 from stforecast.federated.core.state import Participants, State
 from stforecast.federated.nodes.summing import summand_weights
 from stforecast.federated.runs.unfinished_run import Checkpointer
@@ -70,12 +71,12 @@ def test_it_describes_itself(name):
     assert dataclasses.is_dataclass(method.Options)
     assert method.Options.__dataclass_params__.frozen
     assert method.Options() == method.Options()
-    assert method.sums in ("none", "samples", "clients")
-    assert method.sums == "none" or not method.keeps_apart
-    assert method.sums != "none" or method.needs_each
-    assert method.discloses in get_args(Disclosure)
-    assert set(vars(method).get("guards", ())) <= set(RULES)
-    assert method.unguarded
+    assert method.sends.sums in ("none", "samples", "clients")
+    assert method.sends.sums == "none" or not method.sends.apart
+    assert method.sends.sums != "none" or method.sends.needs_each
+    assert method.attacked.discloses in get_args(Disclosure)
+    assert set(method.attacked.guards) <= set(RULES)
+    assert method.attacked.unguarded
 
 
 @pytest.mark.quick(4)
@@ -100,7 +101,7 @@ def test_rounds_leave_finite_tensors_and_reports(federate, method, build, sizes)
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_is_refused_or_leaves_finite_tensors(federate, method, build, rule):
     settings = {"sizes": SIZES, "build": build, "rounds": 2, "robust": Robust(rule)}
-    if rule not in vars(method).get("guards", ()):
+    if rule not in method.attacked.guards:
         with pytest.raises(InputError, match=f"robust='{rule}' cannot protect {method.name}"):
             federate(method, **settings)
         return
@@ -300,8 +301,8 @@ def test_a_global_model_is_the_same_for_all_clients(federate, method, build, mak
 @pytest.mark.parametrize("absent", [-1, 1])
 def test_a_server_that_needs_sums_learns_the_same_from_them(federate, method, build, absent):
     """In double precision. The sizes, which a secure sum hides, are 1; one client is left out."""
-    if method.sums == "none":
-        pytest.skip(f"{method.name}: {method.needs_each}")
+    if method.sends.sums == "none":
+        pytest.skip(f"{method.name}: {method.sends.needs_each}")
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -325,7 +326,7 @@ def states_by_uploads_and_by_sums(federation, absent):
         uploads = {n: t.double() if t.is_floating_point() else t for n, t in uploads.items()}
         assert not any(t.dtype == torch.bool for t in uploads.values()), "flags have no mean"
         of = Participants(of.ids[some], of.sizes[some], of.round, of.stage)
-        weights = summand_weights(federation.method.sums, of.sizes)
+        weights = summand_weights(federation.method.sends.sums, of.sizes)
         means = {n: torch.tensordot(weights, t.double(), 1) / weights.sum()
                  for n, t in uploads.items()}  # fmt: skip
         means = {n: t if uploads[n].is_floating_point() else t.round() for n, t in means.items()}

@@ -39,6 +39,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from stforecast.federated.core.data import batches
+from stforecast.federated.core.declared import Upload
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.population import feature_width
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, generator
@@ -82,7 +83,7 @@ class CReFF(FedAvg):
     name = "creff"
     summary = "FedAvg with a classifier re-trained on features that match the clients' gradients"
     paper = "Shang et al., IJCAI 2022"
-    sums = "none"
+    sends = Upload()
     Options = CReFFOptions
     options: CReFFOptions
 

@@ -33,6 +33,7 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
+from stforecast.federated.core.declared import Upload
 from stforecast.federated.core.layers import ClientLinear
 from stforecast.federated.core.options import CheckedOptions, Share
 from stforecast.federated.core.population import Network, feature_width
@@ -82,8 +83,7 @@ class FedGen(FedAvg):
     name = "fedgen"
     summary = "FedAvg with features from a generator that the server trains"
     paper = "Zhu et al., ICML 2021"
-    keeps_apart = True
-    sums = "none"
+    sends = Upload(apart=True)
     Options = FedGenOptions
     options: FedGenOptions
 

@@ -36,6 +36,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from data_prep.base.errors import InputError
+from stforecast.federated.core.declared import Needs, Upload
 from stforecast.federated.core.options import CheckedOptions, Share
 from stforecast.federated.core.population import feature_width
 from stforecast.federated.core.state import Clients, Participants, ServerState, generator
@@ -84,9 +85,8 @@ class FEDIC(FedAvg):
     name = "fedic"
     summary = "FedAvg whose average learns from a calibrated ensemble, on images of the server"
     paper = "Shang et al., ICME 2022"
-    keeps_apart = True
-    sums = "none"
-    needs = (*FedAvg.needs, "images on the server")
+    sends = Upload(apart=True)
+    needs = Needs(data=("equal initial weights", "images on the server"))
     Options = FEDICOptions
     options: FEDICOptions
     defaults: ClassVar[Mapping[str, Any]] = {"surrogate": 10}

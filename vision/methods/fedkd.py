@@ -51,6 +51,7 @@ import torch
 from torch import Tensor
 
 from data_prep.base.errors import InputError
+from stforecast.federated.core.declared import Upload
 from stforecast.federated.core.options import CheckedOptions, Share
 from stforecast.federated.core.population import feature_width
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
@@ -151,8 +152,7 @@ class FedKD(two_models.TwoModels):
     paper = "Wu et al., Nature Communications 2022"
     keeps_trained = False
     """A client does not keep the model that it trained until it receives the next one."""
-    keeps_apart = True
-    sums = "none"
+    sends = Upload(apart=True)
     clipped_apart = (two_models.PERSONAL, HIDDEN)
     Options = FedKDOptions
     defaults: ClassVar[Mapping[str, Any]] = {"clip_gradients": 10.0}

@@ -37,6 +37,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from data_prep.base.errors import InputError
+from stforecast.federated.core.declared import Needs, Upload
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, generator
 from stforecast.federated.core.tensors import Batch, Params, Payload, repeated, weighted_mean
@@ -78,8 +79,8 @@ class FedMGP(Method):
     name = "fedmgp"
     summary = "shares coarse prompts, fused on the server, and keeps fine ones for each class"
     paper = "Yu et al., KDD 2024"
-    keeps_apart = True
-    needs = ("equal initial weights",)
+    sends = Upload(apart=True)
+    needs = Needs(data=("equal initial weights",))
     views: ClassVar[tuple[str, ...]] = ("global", "personal")
     Options = FedMGPOptions
     options: FedMGPOptions

@@ -92,6 +92,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from data_prep.base.errors import Words
+from stforecast.federated.core.declared import Needs, Upload
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.prototypes import PrototypeMeans
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, generator
@@ -162,8 +163,8 @@ class FedTA(Method):
     name = "fedta"
     summary = "prompts before and anchors after a frozen transformer, aligned with fixed prototypes"
     paper = "Yu et al., CVPR 2025"
-    keeps_apart = True
-    needs = ("equal initial weights",)
+    sends = Upload(apart=True)
+    needs = Needs(data=("equal initial weights",))
     views: ClassVar[tuple[str, ...]] = ("fused", "personal", "nearest")
     Options = FedTAOptions
     options: FedTAOptions

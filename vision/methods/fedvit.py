@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from stforecast.federated.core.declared import Upload
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
 from stforecast.federated.core.tensors import Payload
@@ -55,7 +56,7 @@ class FedViT(FedAvg):
         """Find the backbone; moments of clients cannot be added up."""
         self.backbone = backbone_of(self.population, self.name)
         if self.options.standardise:
-            self.sums = "none"
+            self.sends = Upload()
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Return the common head; mean 0 and deviation 1 until clients have sent their moments."""

@@ -33,6 +33,7 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 from torch.nn import functional as F
 
+from stforecast.federated.core.declared import Needs, Upload
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.population import feature_width
 from stforecast.federated.core.prototypes import encoded, instance_distance, means_of_last_epoch
@@ -68,9 +69,8 @@ class FPL(FedAvg):
     name = "fpl"
     summary = "FedAvg with features pulled towards clustered prototypes of their class"
     paper = "Huang et al., CVPR 2023"
-    keeps_apart = True
-    sums = "none"
-    needs = (*FedAvg.needs, "keys")
+    sends = Upload(apart=True)
+    needs = Needs(data=("equal initial weights", "keys"))
     Options = FPLOptions
     options: FPLOptions
 

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from stforecast.federated.core.data import ClientData
+from stforecast.federated.core.declared import Upload
 from stforecast.federated.core.layers import ClientLinear, Stacked, uniform
 from stforecast.federated.core.population import Network
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, generator
@@ -182,7 +183,7 @@ class DataFreeFedAvg(FedAvg):
     """
 
     name = ""
-    sums = "none"
+    sends = Upload()
     defaults = DEFAULTS
     replayed: tuple[str, ...] = ()
     """Names of the tensors for rehearsal in the server's state."""

@@ -62,6 +62,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from data_prep.base.errors import InputError
+from stforecast.federated.core.declared import Needs, Upload
 from stforecast.federated.core.options import CheckedOptions, Share
 from stforecast.federated.core.population import feature_width
 from stforecast.federated.core.prototypes import (
@@ -116,8 +117,8 @@ class GLDP(FedAvg):
     views: ClassVar[tuple[str, ...]] = ("personal", "local", "global")
     predicts_as_trained = True
     """A client predicts with the model that it trained, not with the average of all."""
-    sums = "none"
-    needs = (*FedAvg.needs, "keys")
+    sends = Upload()
+    needs = Needs(data=("equal initial weights", "keys"))
     Options = GLDPOptions
     options: GLDPOptions
     defaults: ClassVar[Mapping[str, Any]] = {"epochs": 6, "weight_decay": 1e-4}

@@ -50,6 +50,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from stforecast.federated.core.data import ClientData
+from stforecast.federated.core.declared import Upload
 from stforecast.federated.core.options import CheckedOptions, PositiveShare, Share
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
 from stforecast.federated.core.tensors import Batch, Params, Payload, repeated
@@ -100,8 +101,7 @@ class GLFC(TaughtFedAvg):
     name = "glfc"
     summary = "rehearses former classes with compensated gradients, distils their relations"
     paper = "Dong et al., CVPR 2022"
-    keeps_apart = True
-    sums = "none"
+    sends = Upload(apart=True)
     Options = GLFCOptions
     options: GLFCOptions
     defaults = DEFAULTS

@@ -43,6 +43,7 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
+from stforecast.federated.core.declared import Needs, Upload
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.options import CheckedOptions, Share
 from stforecast.federated.core.prototypes import (
@@ -88,8 +89,8 @@ class PFPL(Method):
     name = "pfpl"
     summary = "pulls features to prototypes mixed for each client by distance; sends only these"
     paper = "Zeng et al., 2025"
-    keeps_apart = True
-    needs = ("keys",)
+    sends = Upload(apart=True)
+    needs = Needs(data=("keys",))
     views: ClassVar[tuple[str, ...]] = ("personal", "nearest")
     Options = PFPLOptions
     options: PFPLOptions

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from stforecast.federated.core.declared import Needs
 from stforecast.federated.core.method import Method, Task
 from stforecast.federated.core.options import names_of
 from stforecast.federated.core.population import Population
@@ -77,7 +78,7 @@ class HeadReference(Reference):
     Features are standardised by the training images' own mean and deviation.
     """
 
-    keeps_data: ClassVar[bool] = True
+    needs = Needs(former_stages=True)
     unread = OF_ROUNDS - {"mixed_precision"}
     defaults = MappingProxyType({"model": "vit"})
 

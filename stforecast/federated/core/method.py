@@ -14,18 +14,12 @@ from torch import Tensor
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.data import ClientData
+from stforecast.federated.core.declared import Attacked, Needs, Upload
 from stforecast.federated.core.options import Grid, NoOptions
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, State
 from stforecast.federated.core.tensors import Batch, Params, Payload, check_tensors, take
 from stforecast.federated.core.training import Training
-
-Sums = Literal["none", "samples", "clients"]
-"""Which sums over clients a server can work with: none, weighted by samples, or unweighted."""
-
-Disclosure = Literal["readings", "some", "little", "unmeasured"]
-"""What attacks found in one node's plain uploads: the readings themselves, some of them, little
-more than anyone could guess, or nobody has attacked them."""
 
 EXPERTS = "experts"
 """View of a method that `has_experts`: its two forecasts, one after the other."""
@@ -82,30 +76,16 @@ class Method:
     sums_first: ClassVar[bool] = False
     """Whether the first round sends sums, from which the server solves for what later rounds keep;
     a refit repeats it."""
-    keeps_apart: ClassVar[bool] = False
-    """Whether the server uses each upload by itself; see `stforecast.federated.uploads.robust`."""
-    guards: ClassVar[tuple[str, ...]] = ()
-    """Rules of `--robust` that protect it, as measured; all others are refused. Not inherited."""
-    unguarded: ClassVar[str] = "nobody has measured what the rule does to it"
-    """Why other rules are refused, in words that follow the method's name and a colon."""
-    sends_sums: ClassVar[bool] = False
-    """Whether an upload's tensors are sums over the client's samples, so that they grow with it."""
-    sums: Sums = "none"
-    """Which sums of uploads the server can work with, see `Sums`; secure aggregation needs one."""
-    discloses: ClassVar[Disclosure] = "unmeasured"
-    """What attacks found in a node's plain uploads, see `Disclosure`."""
-    sends_counts: ClassVar[bool] = False
-    """Whether uploads hold integers or truth values, which the Gaussian mechanism leaves as is."""
-    needs_each: ClassVar[str] = "its server may need each client's upload by itself"
-    """Why `sums` is `none`, in words that follow the method's name and a colon in messages."""
+    sends: Upload = Upload()
+    """What is in a client's upload, and how the server uses it."""
+    attacked: ClassVar[Attacked] = Attacked()
+    """What attacks on it found. Not inherited."""
     clipped_apart: ClassVar[tuple[str, ...]] = ()
     """Prefixes of the names of a client's further models: `clip_gradients` clips each by itself."""
     pooled: ClassVar[bool] = False
     """Whether it trains one client on the pooled data of all, which is not federated."""
-    keeps_data: ClassVar[bool] = False
-    """Whether it also trains on the samples of a stream's former stages, as a reference may."""
-    needs: ClassVar[tuple[str, ...]] = ()
-    """What it needs beside data and model, in words for the table of what methods send."""
+    needs: ClassVar[Needs] = Needs()
+    """What it needs to train."""
     unread: ClassVar[Set[str]] = frozenset()
     """Names of the run's settings that it does not read; giving one is an error."""
     Options: ClassVar[type] = NoOptions
@@ -118,6 +98,12 @@ class Method:
     }
     """Values that the setting `tune` of a forecast tries, by the name of a setting; empty if there
     is nothing to choose. Methods that replace it keep ten candidates, so that budgets are equal."""
+
+    def __init_subclass__(cls) -> None:
+        """Begin unattacked, see `Attacked`."""
+        super().__init_subclass__()
+        if "attacked" not in vars(cls):
+            cls.attacked = Attacked()
 
     def __init__(
         self, population: Population, task: Task, training: Training, options: Any = None

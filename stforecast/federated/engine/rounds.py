@@ -148,7 +148,7 @@ class Server:
         if not len(ids):  # All who trained are slow.
             return state.server
         ids, upload = self._near(ids, upload)
-        upload = self.robust.guard(upload, method.keeps_apart, method.population.names)
+        upload = self.robust.guard(upload, method.sends.apart, method.population.names)
         of = Participants(ids, state.clients.sizes[ids], state.round, stage)
         if upload and getattr(method.aggregate, "__func__", None) is Method.aggregate:
             sent = ", ".join(upload)
@@ -174,7 +174,7 @@ class Server:
         if self.robust.robust != "drop":
             return ids, upload
         method, sizes = self.method, self.state.clients.sizes[ids]
-        samples = sizes if method.sends_sums else None
+        samples = sizes if method.sends.of_samples else None
         near = self.robust.kept(upload, method.population.names, samples)
         if len(near) == len(ids):
             return ids, upload

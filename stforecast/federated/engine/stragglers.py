@@ -52,7 +52,7 @@ SLOW, ORDER = (0, 0, 8), (0, 0, 9)
 def check_lateness(method: Method) -> None:
     """Refuse methods whose uploads cannot arrive late or be mixed."""
     training = method.training
-    if (training.slow_share or training.mixing) and method.sums == "none":
+    if (training.slow_share or training.mixing) and method.sends.sums == "none":
         raise InputError(
             f"{method.name} averages no models, so uploads cannot arrive late or be mixed; ",
             Words("leave out {slow_share} and {mixing}"),

@@ -32,10 +32,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from stforecast.federated.core.declared import Attacked, Upload
 from stforecast.federated.core.options import CheckedOptions, Share
 from stforecast.federated.core.state import Clients, Cohort, ServerState
 from stforecast.federated.core.tensors import Batch, Params, Payload, with_axes
 from stforecast.federated.methods.two_models import TwoModels, personal_copies, personal_model
+from stforecast.federated.uploads.robust import RULES
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,8 @@ class Apfl(TwoModels):
     name = "apfl"
     summary = "mixes a local and a global model on each client"
     paper = "Deng et al., arXiv 2020"
-    guards = TwoModels.guards
-    sums = "clients"
+    attacked = Attacked(guards=RULES)
+    sends = Upload(sums="clients")
     Options = ApflOptions
     options: ApflOptions
 

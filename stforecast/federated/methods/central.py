@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from stforecast.federated.core.declared import Attacked, Needs
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.options import names_of
 from stforecast.federated.core.training import SLOW
@@ -27,7 +28,7 @@ class Central(Method):
     name = "central"
     summary = "trains one model on the data of all clients, in one place (not federated)"
     paper = "reference"
-    unguarded = "it has one client"
+    attacked = Attacked(unguarded="it has one client")
     pooled: ClassVar[bool] = True
-    keeps_data: ClassVar[bool] = True
+    needs = Needs(former_stages=True)
     unread = names_of(Uplink, Robust) | SLOW | {"participation", "full_start"}

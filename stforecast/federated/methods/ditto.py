@@ -29,10 +29,12 @@ import torch
 from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 
+from stforecast.federated.core.declared import Attacked
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Clients, Cohort, ServerState
 from stforecast.federated.core.tensors import Batch, Payload, squared_distance
 from stforecast.federated.methods.two_models import TwoModels, personal_copies, personal_model
+from stforecast.federated.uploads.robust import RULES
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Ditto(TwoModels):
     name = "ditto"
     summary = "FedAvg, and personal models pulled to its global one"
     paper = "Li et al., ICML 2021"
-    guards = TwoModels.guards
+    attacked = Attacked(guards=RULES)
     Options = DittoOptions
     options: DittoOptions
 

@@ -36,6 +36,7 @@ import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
+from stforecast.federated.core.declared import Upload
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Clients, Participants, ServerState
 from stforecast.federated.core.tensors import Params, Payload, with_axes
@@ -71,7 +72,10 @@ class FedAghn(OwnModels):
     name = "fedaghn"
     summary = "starts each client from a mixture of models, weighted by how alike they change"
     paper = "Song et al., arXiv 2025"
-    needs_each = "its server compares the changes of the clients' models with each other"
+    sends = Upload(
+        needs_each="its server compares the changes of the clients' models with each other",
+        apart=True,
+    )
     Options = FedAghnOptions
     options: FedAghnOptions
 

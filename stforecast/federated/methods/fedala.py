@@ -35,10 +35,12 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
 from stforecast.federated.core.data import ClientData, batches, members, shuffled
+from stforecast.federated.core.declared import Attacked
 from stforecast.federated.core.options import CheckedOptions, PositiveShare
 from stforecast.federated.core.state import Clients, Cohort, ServerState
 from stforecast.federated.core.tensors import Params, Payload, with_axes
 from stforecast.federated.methods.two_models import FittedModels
+from stforecast.federated.uploads.robust import RULES
 
 WEIGHT = "mixing."
 """Prefix of the names of the weights W_i in a client's memory."""
@@ -72,7 +74,7 @@ class FedAla(FittedModels):
     name = "fedala"
     summary = "FedAvg; clients learn how to mix its model into their own before they train"
     paper = "Zhang et al., AAAI 2023"
-    guards = FittedModels.guards
+    attacked = Attacked(guards=RULES)
     keeps_own = True
     Options = FedAlaOptions
     options: FedAlaOptions

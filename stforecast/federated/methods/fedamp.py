@@ -33,6 +33,7 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
+from stforecast.federated.core.declared import Upload
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Cohort, ServerState
 from stforecast.federated.core.tensors import Batch, Payload, squared_distance
@@ -60,7 +61,7 @@ class FedAmp(MixedModels):
     name = "fedamp"
     summary = "draws each client's model to a mixture of the models like it"
     paper = "Huang et al., AAAI 2021"
-    needs_each = "its server compares the clients' models with each other"
+    sends = Upload(needs_each="its server compares the clients' models with each other", apart=True)
     Options = FedAmpOptions
     options: FedAmpOptions
 

@@ -14,7 +14,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from stforecast.federated.core.method import Method, Sums
+from stforecast.federated.core.declared import Attacked, Needs, Upload
+from stforecast.federated.core.method import Method
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
 from stforecast.federated.core.tensors import Payload, repeated, weighted_mean
 from stforecast.federated.uploads.robust import RULES
@@ -26,10 +27,10 @@ class FedAvg(Method):
     name = "fedavg"
     summary = "averages all parameters into one global model"
     paper = "McMahan et al., AISTATS 2017"
-    guards: ClassVar[tuple[str, ...]] = RULES
+    attacked = Attacked(guards=RULES)
     views: ClassVar[tuple[str, ...]] = ("global",)
-    sums: Sums = "samples"
-    needs: ClassVar[tuple[str, ...]] = ("equal initial weights",)
+    sends = Upload(sums="samples")
+    needs = Needs(data=("equal initial weights",))
 
     def shares(self, name: str) -> bool:
         """Return whether the parameter or buffer of this name is sent and averaged."""
@@ -59,5 +60,5 @@ class FedAvg(Method):
 
         A method whose `sums` are of `clients` counts them equally.
         """
-        weights = torch.ones_like(of.sizes) if self.sums == "clients" else of.sizes
+        weights = torch.ones_like(of.sizes) if self.sends.sums == "clients" else of.sizes
         return {name: weighted_mean(t, weights) for name, t in uploads.items()}

@@ -26,12 +26,14 @@ from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
+from stforecast.federated.core.declared import Attacked
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Cohort
 from stforecast.federated.core.tensors import Payload
 from stforecast.federated.core.training import Optimizer, zero_moments
 from stforecast.federated.methods.fedper import HEAD
 from stforecast.federated.methods.two_models import FittedModels
+from stforecast.federated.uploads.robust import RULES
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class FedAvgFT(FittedModels):
     name = "fedavg_ft"
     summary = "FedAvg; each client fine-tunes the global model before it predicts"
     paper = "Wang et al., arXiv 2019"
-    guards = FittedModels.guards
+    attacked = Attacked(guards=RULES)
     Options = FedAvgFTOptions
     options: FedAvgFTOptions
 

@@ -18,9 +18,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from stforecast.federated.core.declared import Attacked, Needs
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Clients, ServerState
 from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.uploads.robust import RULES
 
 log = logging.getLogger(__name__)
 
@@ -49,9 +51,9 @@ class FedBN(FedAvg):
     name = "fedbn"
     summary = "averages everything but batch normalisation, which each client keeps"
     paper = "Li et al., ICLR 2021"
-    guards = FedAvg.guards
+    attacked = Attacked(guards=RULES)
     views = ("personal",)
-    needs = (*FedAvg.needs, "batch normalisation")
+    needs = Needs(data=("equal initial weights", "batch normalisation"))
     Options = FedBNOptions
     options: FedBNOptions
 

@@ -39,6 +39,7 @@ from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from stforecast.federated.core.declared import Attacked
 from stforecast.federated.core.layers import ClientLayerNorm, ClientLinear
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.population import Network, feature_width
@@ -68,8 +69,10 @@ class FedCP(FedAvg):
     name = "fedcp"
     summary = "splits each sample's features between a global and a personal head"
     paper = "Zhang et al., KDD 2023"
-    guards = ("median", "trimmed", "drop")
-    unguarded = "beside liars the error is half as large again, as the page of security shows"
+    attacked = Attacked(
+        guards=("median", "trimmed", "drop"),
+        unguarded="beside liars the error is half as large again, as the page of security shows",
+    )
     views = ("personal",)
     keeps_own = True
     Options = FedCPOptions

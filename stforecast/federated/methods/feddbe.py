@@ -32,11 +32,13 @@ import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
+from stforecast.federated.core.declared import Attacked
 from stforecast.federated.core.options import CheckedOptions, PositiveShare
 from stforecast.federated.core.population import feature_width
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
 from stforecast.federated.core.tensors import Batch, Payload
 from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.uploads.robust import RULES
 
 BIAS, MEAN = "bias_memory", "feature_mean"
 """Names of a client's own vector z̄_p, and of the common mean z̄_g."""
@@ -63,7 +65,7 @@ class FedDBE(FedAvg):
     name = "feddbe"
     summary = "FedAvg with a common mean of features, and their bias kept on each client"
     paper = "Zhang et al., NeurIPS 2023"
-    guards = FedAvg.guards
+    attacked = Attacked(guards=RULES)
     views = ("personal",)
     Options = FedDBEOptions
     options: FedDBEOptions

@@ -40,6 +40,7 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
+from stforecast.federated.core.declared import Attacked, Upload
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
 from stforecast.federated.core.tensors import (
@@ -77,9 +78,11 @@ class FedDyn(FedAvg):
     name = "feddyn"
     summary = "FedAvg with a dynamic regulariser that aligns the clients' optima"
     paper = "Acar et al., ICLR 2021"
-    guards = ("clip", "drop")
-    unguarded = "beside liars the error is a quarter higher, as the page of security shows"
-    sums = "clients"
+    attacked = Attacked(
+        guards=("clip", "drop"),
+        unguarded="beside liars the error is a quarter higher, as the page of security shows",
+    )
+    sends = Upload(sums="clients")
     Options = FedDynOptions
     options: FedDynOptions
 

@@ -29,9 +29,11 @@ import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
+from stforecast.federated.core.declared import Attacked
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
 from stforecast.federated.core.tensors import Payload, with_axes
 from stforecast.federated.methods.fedprox import FedProx, FedProxOptions
+from stforecast.federated.uploads.robust import RULES
 
 DIRECTION = "direction."
 """Prefix of an upload that is a direction, not a value."""
@@ -55,7 +57,7 @@ class FedNova(FedProx):
     name = "fednova"
     summary = "FedAvg that normalises updates by the clients' local steps"
     paper = "Wang et al., NeurIPS 2020"
-    guards = FedProx.guards
+    attacked = Attacked(guards=RULES)
     Options = FedNovaOptions
     options: FedNovaOptions
 

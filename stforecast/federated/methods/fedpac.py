@@ -31,13 +31,13 @@ prototypes, weights a and heads of three rounds equal PFLlib's to 1e-15 in doubl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
 from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor
 
+from stforecast.federated.core.declared import Needs, Upload
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.prototypes import (
     PrototypeMeans,
@@ -78,12 +78,10 @@ class FedPac(FedPer):
     name = "fedpac"
     summary = "averages encoders aligned by prototypes; mixes heads for each client"
     paper = "Xu et al., ICLR 2023"
-    guards = ()
-    keeps_apart = True
-    sums = "none"
-    sends_counts = True
-    needs_each = "its server mixes the clients' heads for each of them"
-    needs: ClassVar[tuple[str, ...]] = ("equal initial weights", "keys")
+    sends = Upload(
+        needs_each="its server mixes the clients' heads for each of them", apart=True, counts=True
+    )
+    needs = Needs(data=("equal initial weights", "keys"))
     Options = FedPacOptions
     options: FedPacOptions
 

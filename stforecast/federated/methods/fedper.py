@@ -15,7 +15,9 @@ trains the two parts in turn instead.
 
 from __future__ import annotations
 
+from stforecast.federated.core.declared import Attacked
 from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.uploads.robust import RULES
 
 REPRESENTATION, HEAD = "encoder.", "head."
 """Prefixes of the parameter names of a model's two parts."""
@@ -27,7 +29,7 @@ class FedPer(FedAvg):
     name = "fedper"
     summary = "averages the encoder; each client has its own head, trained along with it"
     paper = "Arivazhagan et al., arXiv 2019"
-    guards = FedAvg.guards
+    attacked = Attacked(guards=RULES)
     views = ("personal",)
 
     def shares(self, name: str) -> bool:

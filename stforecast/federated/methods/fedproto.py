@@ -28,6 +28,7 @@ from typing import ClassVar, Literal
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
+from stforecast.federated.core.declared import Attacked, Needs, Upload
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.prototypes import (
@@ -61,10 +62,12 @@ class FedProto(Method):
     name = "fedproto"
     summary = "exchanges mean features of each key; each client keeps its model"
     paper = "Tan et al., AAAI 2022"
-    guards: ClassVar[tuple[str, ...]] = RULES
-    sends_counts = True
-    needs_each = "its server weighs each client's prototypes by that client's own counts"
-    needs = ("keys",)
+    attacked = Attacked(guards=RULES)
+    sends = Upload(
+        needs_each="its server weighs each client's prototypes by that client's own counts",
+        counts=True,
+    )
+    needs = Needs(data=("keys",))
     Options: ClassVar[type] = FedProtoOptions
     options: FedProtoOptions
 

@@ -18,10 +18,12 @@ from dataclasses import dataclass
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
+from stforecast.federated.core.declared import Attacked
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Cohort
 from stforecast.federated.core.tensors import Batch, Payload, squared_distance
 from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.uploads.robust import RULES
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class FedProx(FedAvg):
     name = "fedprox"
     summary = "FedAvg with a proximal term that holds clients near the global model"
     paper = "Li et al., MLSys 2020"
-    guards = FedAvg.guards
+    attacked = Attacked(guards=RULES)
     Options = FedProxOptions
     options: FedProxOptions
 

@@ -23,10 +23,12 @@ from dataclasses import dataclass
 
 from pydantic import NonNegativeInt, PositiveInt
 
+from stforecast.federated.core.declared import Attacked
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Cohort
 from stforecast.federated.core.tensors import Payload
 from stforecast.federated.methods.fedper import HEAD, REPRESENTATION, FedPer
+from stforecast.federated.uploads.robust import RULES
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class FedRep(FedPer):
     name = "fedrep"
     summary = "averages the encoder; each client has its own head, trained first"
     paper = "Collins et al., ICML 2021"
-    guards = FedPer.guards
+    attacked = Attacked(guards=RULES)
     Options = FedRepOptions
     options: FedRepOptions
 

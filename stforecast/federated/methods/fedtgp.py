@@ -41,6 +41,7 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from stforecast.federated.core.declared import Attacked, Needs, Upload
 from stforecast.federated.core.layers import ClientLinear
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.options import CheckedOptions
@@ -84,10 +85,9 @@ class FedTGP(Method):
     name = "fedtgp"
     summary = "FedProto whose server learns prototypes that lie far apart"
     paper = "Zhang et al., AAAI 2024"
-    guards = RULES
-    sends_counts = True
-    needs_each = "its server learns from each client's prototypes"
-    needs = ("keys",)
+    attacked = Attacked(guards=RULES)
+    sends = Upload(needs_each="its server learns from each client's prototypes", counts=True)
+    needs = Needs(data=("keys",))
     Options = FedTGPOptions
     options: FedTGPOptions
 

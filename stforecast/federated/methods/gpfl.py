@@ -45,6 +45,7 @@ from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from stforecast.federated.core.declared import Attacked, Needs
 from stforecast.federated.core.layers import ClientLayerNorm, ClientLinear
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.population import Network, feature_width
@@ -52,6 +53,7 @@ from stforecast.federated.core.prototypes import by_key, key_counts
 from stforecast.federated.core.state import Clients, Cohort, ServerState, generator
 from stforecast.federated.core.tensors import Batch, Payload
 from stforecast.federated.methods.fedper import FedPer
+from stforecast.federated.uploads.robust import RULES
 
 EMBEDDINGS, SHARES = "embeddings", "key_shares"
 """Names of C, `(keys, d)` of each client, and of a client's share of samples of each key."""
@@ -80,8 +82,8 @@ class GPFL(FedPer):
     name = "gpfl"
     summary = "FedPer with features for shared embeddings of the keys and the client's task"
     paper = "Zhang et al., ICCV 2023"
-    guards = FedPer.guards
-    needs = (*FedPer.needs, "keys")
+    attacked = Attacked(guards=RULES)
+    needs = Needs(data=("equal initial weights", "keys"))
     Options = GPFLOptions
     options: GPFLOptions
 

@@ -17,8 +17,10 @@ exchanged, and has far smaller messages.
 
 from __future__ import annotations
 
+from stforecast.federated.core.declared import Attacked
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.fedper import HEAD
+from stforecast.federated.uploads.robust import RULES
 
 
 class LGFedAvg(FedAvg):
@@ -27,7 +29,7 @@ class LGFedAvg(FedAvg):
     name = "lg_fedavg"
     summary = "averages the head; each client has its own encoder"
     paper = "Liang et al., arXiv 2020"
-    guards = FedAvg.guards
+    attacked = Attacked(guards=RULES)
     views = ("personal",)
 
     def shares(self, name: str) -> bool:

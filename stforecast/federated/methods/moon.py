@@ -32,11 +32,13 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
+from stforecast.federated.core.declared import Attacked
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.prototypes import attract_repel_loss
 from stforecast.federated.core.state import Cohort
 from stforecast.federated.core.tensors import Batch, Payload
 from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.uploads.robust import RULES
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Moon(FedAvg):
     name = "moon"
     summary = "FedAvg with features pulled to the global model's, away from former local ones"
     paper = "Li et al., CVPR 2021"
-    guards = FedAvg.guards
+    attacked = Attacked(guards=RULES)
     Options = MoonOptions
     options: MoonOptions
 

@@ -35,10 +35,12 @@ import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor
 
+from stforecast.federated.core.declared import Attacked, Upload
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Cohort
 from stforecast.federated.core.tensors import Batch, Params, Payload, linear_term
 from stforecast.federated.methods.two_models import FittedModels
+from stforecast.federated.uploads.robust import RULES
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,8 @@ class PerFedAvg(FittedModels):
     name = "perfedavg"
     summary = "learns a global model to personalise by a gradient step"
     paper = "Fallah et al., NeurIPS 2020"
-    guards = FittedModels.guards
-    sums = "clients"
+    attacked = Attacked(guards=RULES)
+    sends = Upload(sums="clients")
     Options = PerFedAvgOptions
     options: PerFedAvgOptions
 

@@ -26,6 +26,7 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
+from stforecast.federated.core.declared import Upload
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
 from stforecast.federated.core.tensors import Batch, Payload
@@ -58,7 +59,9 @@ class PFedGraph(MixedModels):
     name = "pfedgraph"
     summary = "starts each client from a mixture of the models whose updates are like its own"
     paper = "Ye et al., ICML 2023"
-    needs_each = "its server compares the clients' updates with each other"
+    sends = Upload(
+        needs_each="its server compares the clients' updates with each other", apart=True
+    )
     Options = PFedGraphOptions
     options: PFedGraphOptions
 

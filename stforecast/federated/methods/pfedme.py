@@ -33,10 +33,12 @@ import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
+from stforecast.federated.core.declared import Attacked, Upload
 from stforecast.federated.core.options import CheckedOptions, Grid
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
 from stforecast.federated.core.tensors import Batch, Params, Payload, squared_distance
 from stforecast.federated.methods.two_models import TwoModels, personal_copies, personal_model
+from stforecast.federated.uploads.robust import RULES
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,8 @@ class PFedMe(TwoModels):
     name = "pfedme"
     summary = "personal models near a global one, by Moreau envelopes"
     paper = "T. Dinh et al., NeurIPS 2020"
-    guards = TwoModels.guards
-    sums = "clients"
+    attacked = Attacked(guards=RULES)
+    sends = Upload(sums="clients")
     Options = PFedMeOptions
     options: PFedMeOptions
     grid: ClassVar[Grid] = {"personal_lr": [0.003, 0.01, 0.03, 0.09, 0.3], "eta": [0.005, 0.02]}

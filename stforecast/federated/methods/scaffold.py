@@ -46,6 +46,7 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
+from stforecast.federated.core.declared import Attacked, Upload
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
 from stforecast.federated.core.tensors import (
@@ -56,6 +57,7 @@ from stforecast.federated.core.tensors import (
     without_prefix,
 )
 from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.uploads.robust import RULES
 
 CONTROL = "control."
 """Prefix of the names of controls: c_i in a client's memory, c in the server's state."""
@@ -83,8 +85,8 @@ class Scaffold(FedAvg):
     name = "scaffold"
     summary = "FedAvg whose local steps are corrected by control variates"
     paper = "Karimireddy et al., ICML 2020"
-    guards = FedAvg.guards
-    sums = "clients"
+    attacked = Attacked(guards=RULES)
+    sends = Upload(sums="clients")
     Options = ScaffoldOptions
     options: ScaffoldOptions
 

@@ -41,10 +41,12 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
+from stforecast.federated.core.declared import Attacked
 from stforecast.federated.core.options import CheckedOptions, ShareBelowOne
 from stforecast.federated.core.state import Clients, Participants, ServerState
 from stforecast.federated.core.tensors import Params, Payload
 from stforecast.federated.methods.fedavg import FedAvg
+from stforecast.federated.uploads.robust import RULES
 
 
 class ServerOptimizer(FedAvg):
@@ -113,7 +115,7 @@ class FedAvgM(ServerOptimizer):
     name = "fedavgm"
     summary = "FedAvg with momentum on the server"
     paper = "Hsu et al., arXiv 2019"
-    guards = ServerOptimizer.guards
+    attacked = Attacked(guards=RULES)
     Options = FedAvgMOptions
     options: FedAvgMOptions
 
@@ -152,7 +154,7 @@ class FedAdam(ServerOptimizer):
     name = "fedadam"
     summary = "FedAvg with Adam on the server"
     paper = "Reddi et al., ICLR 2021"
-    guards = ServerOptimizer.guards
+    attacked = Attacked(guards=RULES)
     Options = FedAdamOptions
     options: FedAdamOptions
 
@@ -177,7 +179,7 @@ class FedYogi(FedAdam):
 
     name = "fedyogi"
     summary = "FedAvg with Yogi on the server: Adam, but its steps grow slowly"
-    guards = FedAdam.guards
+    attacked = Attacked(guards=RULES)
 
     def next_square(self, v: Tensor, square: Tensor) -> Tensor:
         """Return Yogi's v - (1-β₂) Δ² sign(v - Δ²)."""

@@ -3,6 +3,7 @@
 A baseline for federated methods (FUELS, arXiv 2404.03702, appendix D.1).
 """
 
+from stforecast.federated.core.declared import Attacked, Upload
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.options import names_of
 from stforecast.federated.core.training import SLOW
@@ -16,6 +17,6 @@ class Solo(Method):
     name = "solo"
     summary = "each client trains alone; nothing is sent"
     paper = "FUELS, appendix D.1"
-    unguarded = "its clients send nothing"
-    needs_each = "its clients send nothing"
+    attacked = Attacked(unguarded="its clients send nothing")
+    sends = Upload(needs_each="its clients send nothing")
     unread = names_of(Uplink, Robust) | SLOW

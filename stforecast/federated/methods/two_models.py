@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from stforecast.federated.core.declared import Needs, Upload
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
 from stforecast.federated.core.tensors import Params, Payload, with_axes, without_prefix
@@ -50,9 +51,9 @@ class OwnModels(Method):
     """Base of methods whose server keeps all clients' models, and mixes them for each client."""
 
     name = ""
-    keeps_apart = True
+    sends = Upload(apart=True)
     keeps_own = True
-    needs: ClassVar[tuple[str, ...]] = ("equal initial weights",)
+    needs = Needs(data=("equal initial weights",))
 
     def set_up(self) -> None:
         """Find the names of the parameters that are sent."""

@@ -424,7 +424,7 @@ class Coordinator:
         """Return an answer with a row for each client, also if the node sent their mean."""
         if not self.adds_up:
             return answer
-        sizes, grows = self.membership.sizes[answer.ids], self.method.sends_sums
+        sizes, grows = self.membership.sizes[answer.ids], self.method.sends.of_samples
         return dataclasses.replace(answer, upload=rows_of(answer.upload, sizes, grows))
 
     def _summed(self, answers: dict[int, Answer]) -> dict[int, Answer]:

@@ -1,7 +1,7 @@
 """What the uploads of a run disclose: how they are sent, who is told, and who refuses.
 
 Uploads are added up under masks wherever the method's server needs only sums. Plain uploads of a
-method that gives the readings up (`Method.discloses`) are taken only from nodes whose owners
+method that gives the readings up (`Method.attacked`) are taken only from nodes whose owners
 allowed it; and so is what one of two parties can compute of the other's upload from their sum.
 """
 
@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from data_prep.base.errors import InputError, Words
-from stforecast.federated.core.method import Disclosure, Method
+from stforecast.federated.core.declared import Disclosure
+from stforecast.federated.core.method import Method
 from stforecast.federated.nodes.masker import Fewest
 from stforecast.federated.nodes.messages import ALLOWED, FEW, FEW_CELLS, FEW_CELLS_FOUND
 from stforecast.federated.nodes.run_settings import FederationSettings
@@ -84,14 +85,15 @@ def few_may_take_part(run: FederationSettings) -> bool:
 def check_parties(run: FederationSettings, allowed: bool) -> None:
     """Refuse sums that give readings up, over two parties or few cells, unless `allowed`."""
     method = method_of(run)
-    if few_may_take_part(run) and method.discloses == "readings" and not allowed:
+    if few_may_take_part(run) and method.attacked.gives_readings and not allowed:
         raise InputError(
             "two parties may take part, and each can then compute the other's uploads from the "
             f"result, of {method.name}; {FOUND['readings']}; ",
             Words("let three or more take part ({min_parties}), choose another ", min_parties=FEW),
             Words("{method}, or, if each may know the other's readings, give {allow_disclosure}"),
         )
-    if run.secure and run.most_cells < FEW_CELLS and method.discloses == "readings" and not allowed:
+    gives_readings = method.attacked.gives_readings and not allowed
+    if run.secure and run.most_cells < FEW_CELLS and gives_readings:
         raise InputError(
             f"a round adds up {method.name}'s uploads of {run.most_cells} cells; ",
             Words(
@@ -133,9 +135,9 @@ def _plain_in_words(run: FederationSettings) -> list[Words]:
     method = method_of(run)
     means = adds_up(run.build_method(), run.config.uplink)
     seen = "the mean upload of each node's clients" if means else "each client's upload"
-    found = f"{FOUND[method.discloses]} ({method.name})"
+    found = f"{FOUND[method.attacked.discloses]} ({method.name})"
     said = [Words("uploads are plain: the server sees {}; {}", seen, found)]
-    if method.discloses == "readings":
+    if method.attacked.gives_readings:
         said.append(Words("nodes refuse this run, except those with {}", ALLOWED))
     if why := obstacle(run):
         said.append(Words("they cannot be added up under masks: {}", why))
@@ -145,7 +147,7 @@ def _plain_in_words(run: FederationSettings) -> list[Words]:
 def check_node(run: FederationSettings, allowed: bool) -> None:
     """Refuse a run with plain uploads that give this node's readings up, unless `allowed`."""
     method = method_of(run)
-    if run.secure is None and method.discloses == "readings" and not allowed:
+    if run.secure is None and method.attacked.gives_readings and not allowed:
         raise DisclosureRefused(
             f"the run takes plain uploads of {method.name}; {FOUND['readings']}; ",
             Words("ask the server's owner for a run without {plain_uploads} or another {method}, "),
@@ -156,7 +158,7 @@ def check_node(run: FederationSettings, allowed: bool) -> None:
 def warn_owner(run: FederationSettings, cells: int, allowed: bool) -> None:
     """Log what a run may disclose of a node's `cells`, unless it is little or was `allowed`."""
     method = method_of(run)
-    if run.secure and method.discloses == "readings" and cells < FEW_CELLS and not allowed:
+    if run.secure and method.attacked.gives_readings and cells < FEW_CELLS and not allowed:
         log.warning(
             "this node has few cells (%d): if all others work together, they learn its own sum, "
             "and %s; %d cells or more on this node keep each apart",
@@ -164,12 +166,14 @@ def warn_owner(run: FederationSettings, cells: int, allowed: bool) -> None:
             FEW_CELLS_FOUND,
             FEW_CELLS,
         )
-    if run.secure is None and method.discloses in ("some", "unmeasured"):
-        log.warning("the run takes plain uploads of %s; %s", method.name, FOUND[method.discloses])
+    if run.secure is None and method.attacked.discloses in ("some", "unmeasured"):
+        log.warning(
+            "the run takes plain uploads of %s; %s", method.name, FOUND[method.attacked.discloses]
+        )
 
 
 def fewest_of_sums(run: FederationSettings, allowed: bool) -> Fewest:
     """Return what a node wants each secure sum to be of."""
-    wary = method_of(run).discloses == "readings" and not allowed
+    wary = method_of(run).attacked.gives_readings and not allowed
     nodes = max(FEWEST, run.patience.min_parties, FEW if wary else 0)
     return Fewest(nodes, FEW_CELLS if wary else 1)

@@ -273,7 +273,7 @@ def sums_of_round(answer: Message, weights: Tensor) -> Payload:
 def weights_of(answer: Message, trainer: Trainer) -> Tensor:
     """Return the weights of a node's clients that trained, `(clients,)`."""
     rows = torch.tensor(answer.about["ids"], dtype=torch.long) - trainer.first
-    return summand_weights(trainer.method.sums, trainer.train_data.sizes[rows])
+    return summand_weights(trainer.method.sends.sums, trainer.train_data.sizes[rows])
 
 
 def mean_of_round(answer: Message, trainer: Trainer) -> Message:

@@ -236,7 +236,7 @@ class Node:
 
     def _bounded(self, trained: Trained) -> Payload:
         """Return the clients' uploads with bounded norms; say whose were larger."""
-        sizes, grows = self.trainer.train_data.sizes, self.trainer.method.sends_sums
+        sizes, grows = self.trainer.train_data.sizes, self.trainer.method.sends.of_samples
         upload, rows = bounded(trained.upload, sizes.cpu()[trained.ids], grows)
         if rows:
             log.warning(

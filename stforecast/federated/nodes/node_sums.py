@@ -40,11 +40,11 @@ log = logging.getLogger(__name__)
 
 def check_sums(method: type[Method], uplink: Uplink, robust: Robust) -> None:
     """Check that a server with this method and these settings needs only sums."""
-    if method.sums == "none":
+    if method.sends.sums == "none":
         raise InputError(
-            f"{method.name} does not support secure aggregation: {method.needs_each}; ",
+            f"{method.name} does not support secure aggregation: {method.sends.needs_each}; ",
             Words("choose another {method}")
-            if method.sends_counts
+            if method.sends.counts
             else Words("instead, bound what each upload reveals by {clip} and {noise:gaussian}"),
         )
     if robust.robust != "none":

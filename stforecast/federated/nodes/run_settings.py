@@ -221,7 +221,7 @@ class FederationSettings(ABC):
         self._check_lateness(config.training)
         config.robust.check(method)
         if config.uplink.private and (
-            method.sends_counts
+            method.sends.counts
             or any(
                 not t.is_floating_point()
                 for t in self.build_method().population.buffers(1).values()

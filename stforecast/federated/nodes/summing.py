@@ -32,7 +32,7 @@ def adds_up(method: Method, uplink: Uplink) -> bool:
 
     Mixing takes one upload after another, and bits are those of a client's own quantisation.
     """
-    return method.sums != "none" and uplink.bits == 32 and not method.training.mixing
+    return method.sends.sums != "none" and uplink.bits == 32 and not method.training.mixing
 
 
 def summand_weights(sums: str, sizes: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
 """Robust aggregation of uploads, some of which may be Byzantine.
 
 The guard is applied before a method's `aggregate`. Which of its rules protect a method is measured,
-and declared as `Method.guards`; others are refused. If a method averages uploads, each is replaced
-by their robust aggregate, so any weighted mean of them is that aggregate, too (Byzantine clients
-could choose the weights). If the server uses each upload by itself (`Method.keeps_apart`:
+and declared in `Method.attacked`; others are refused. If a method averages uploads, each is
+replaced by their robust aggregate, so any weighted mean of them is that aggregate, too (Byzantine
+clients could choose the weights). If the server uses each upload by itself (`Upload.apart`:
 prototypes mixed for each receiver, models grouped into clusters), that would make all clients
 equal. In this case, only outlying values are changed:
 
@@ -17,7 +17,7 @@ equal. In this case, only outlying values are changed:
 =========  ====================================  ==============================================
 
 An upload is outlying if its distance to the median is more than three times that of the median
-client. `drop` is the only rule for sums over a client's samples (`Method.sends_sums`), such as
+client. `drop` is the only rule for sums over a client's samples (`Upload.of_samples`), such as
 histograms: they grow with the client, so distances are those of the means over its samples, and
 the median of bins that few clients fill is 0. What is left are sums of whole clients, so matrices
 of second moments stay positive semi-definite, and bins of one histogram add up as those of others.
@@ -79,14 +79,14 @@ class Robust(CheckedOptions):
     def check(self, method: type[Method]) -> None:
         """Refuse a rule that was not measured with the method, or does harm.
 
-        A subclass may send something else, so it does not inherit `Method.guards`.
+        A subclass may send something else, so it does not inherit `Method.attacked`.
         """
-        guards = vars(method).get("guards", ())
+        guards = method.attacked.guards
         if self.robust not in ("none", *guards):
             others = f"choose {' or '.join(guards)}" if guards else "leave it out"
             raise InputError(
                 Words("{robust}", robust=self.robust),
-                f" cannot protect {method.name}: {method.unguarded}; {others}",
+                f" cannot protect {method.name}: {method.attacked.unguarded}; {others}",
             )
 
     def guard(self, uploads: Payload, apart: bool = False, model: Collection[str] = ()) -> Payload:

@@ -62,7 +62,7 @@ def test_numbers_are_those_of_one_process(name, federate, split):
     assert_equal_rounds(coordinator.server.reports, federation.reports)
     close(coordinator.server.state.server, federation.state.server)
     assert_equal_clients(link.factories, federation.state)
-    of_three = METHODS[name].sums != "none"  # Each node sends the mean of its clients.
+    of_three = METHODS[name].sends.sums != "none"  # Each node sends the mean of its clients.
     for report, one_process in zip(coordinator.server.reports, federation.reports, strict=True):
         assert 5 * report.bytes_up == (3 if of_three else 5) * one_process.bytes_up
 
@@ -142,7 +142,7 @@ def test_uploads_are_encoded_on_the_node(uplink, federate, split):
 def test_a_method_says_whether_it_sends_counters(name, federate):
     method = METHODS[name]
     upload = federate(method, (12, 12)).trainer.train(torch.arange(2)).upload
-    assert method.sends_counts == any(not t.is_floating_point() for t in upload.values())
+    assert method.sends.counts == any(not t.is_floating_point() for t in upload.values())
 
 
 @pytest.mark.attack("noise computed from the seed")

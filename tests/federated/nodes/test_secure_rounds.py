@@ -336,11 +336,11 @@ def test_a_server_that_was_ended_goes_on(federate, split, tmp_path):
         assert dataclasses.astuple(found) == pytest.approx(dataclasses.astuple(wanted), rel=1e-6)
 
 
-@pytest.mark.parametrize("name", [n for n, m in METHODS.items() if m.sums == "none"])
+@pytest.mark.parametrize("name", [n for n, m in METHODS.items() if m.sends.sums == "none"])
 def test_other_methods_are_refused_by_name_with_the_reason(name):
     with pytest.raises(InputError, match=f"{name} does not support secure aggregation: ") as e:
         check_sums(METHODS[name], Uplink(), Robust())
-    assert ("by clip" in str(e.value)) != METHODS[name].sends_counts  # As the two exclude another.
+    assert ("by clip" in str(e.value)) != METHODS[name].sends.counts  # As the two exclude another.
 
 
 @pytest.mark.parametrize(

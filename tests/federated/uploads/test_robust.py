@@ -176,7 +176,7 @@ def test_a_fifth_of_malicious_clients_does_little_harm(attacked, name, how):
 
 
 @pytest.mark.quick(3)
-@pytest.mark.parametrize("how", METHODS["fuels"].guards)
+@pytest.mark.parametrize("how", METHODS["fuels"].attacked.guards)
 def test_malicious_prototypes_do_not_reach_others_in_fuels(attacked, how):
     def messages(federation):
         honest_ids = torch.tensor([i for i in range(10) if i not in MALICIOUS])

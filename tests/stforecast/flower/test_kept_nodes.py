@@ -145,7 +145,7 @@ def test_a_node_refuses_to_give_its_readings_up(method, federation, made):
 def test_a_node_warns_of_what_plain_uploads_may_give_up(method, secure, warned, federation, caplog):
     run, link, _ = federation(method, secure=secure, allowed=False)
     ask(run, link, Message(JOIN))
-    found = FOUND[METHODS[method].discloses]
+    found = FOUND[METHODS[method].attacked.discloses]
     assert (f"the run takes plain uploads of {method}; {found}" in caplog.text) == warned
 
 
