@@ -27,11 +27,12 @@ from stforecast.data.dates import DAY, WEEK
 from stforecast.data.series import Series
 from stforecast.data.weekly_profile import SHRINKAGE
 from stforecast.data.windows import RECENT as RECENT_GAP
-from stforecast.federated.core.method import EXPERTS
+from stforecast.forecasting.mixed_forecasts import mixed_levels
 from stforecast.forecasting.mixture import Windows, known_windows, mixed
 from stforecast.forecasting.model import FittedModel
 from stforecast.forecasting.trained_method import TrainedMethod
 from stforecast.intervals.radii import FURTHEST, OFFSET, RECENT, ErrorScale
+from stforecast.methods.mixing import EXPERTS
 from stforecast.metrics.interval import pair_coverages
 
 INPUTS, OUTPUTS = ("history", "clock"), ("forecast", "lower", "upper")
@@ -78,7 +79,7 @@ def _refused(reason: str) -> InputError:
 def fewest_steps(model: FittedModel) -> int:
     """Return the length of a history by default: what windows, mixture and profile read."""
     window, week, predictor = model.config.window, WEEK // model.step, model.latest
-    mixed = isinstance(predictor, TrainedMethod) and predictor.usual_weights(model.step)
+    mixed = isinstance(predictor, TrainedMethod) and predictor.mixture.usual_weights(model.step)
     steps = window.reach + (2 * (week + window.horizon) if mixed else 0)
     return int(max(steps, WEEKS * week if window.n_profile or mixed else 13))
 
@@ -177,8 +178,8 @@ class Graph(nn.Module):
         self.window, self.seconds = model.config.window, round(model.step.total_seconds())
         self.day, self.week = (int(span // model.step) for span in (DAY, WEEK))
         self.bounded = model.calibration is not None
-        self.usual = predictor.usual_weights(model.step)
-        mixes = predictor.mixes_pretrained(model.step)
+        self.usual = predictor.mixture.usual_weights(model.step)
+        mixes = predictor.mixture.reads_pretrained(model.step)
         # Built here, as a trace of `forward` would keep how its weights are first drawn.
         self.pretrained = Network.from_arrays(trained_arrays()) if mixes else None
         start = np.array([n_steps])
@@ -353,7 +354,7 @@ class Graph(nn.Module):
 
     def _own(self, predictor: TrainedMethod, x: Tensor) -> Tensor:
         """Return a network's experts, `(cells, windows, experts, horizon, levels)`."""
-        experts = predictor._has_experts
+        experts = predictor.mixture.has_experts
         outputs = self._outputs(predictor, x, EXPERTS if experts else predictor.view)
         n_levels = self.model.config.loss.n_outputs
         return outputs.reshape(*outputs.shape[:2], 1 + experts, -1, n_levels)
@@ -361,7 +362,7 @@ class Graph(nn.Module):
     def _mixed(
         self, own: Tensor, z: Tensor, local: Tensor, clock: Tensor, weekly: Weekly | None
     ) -> Tensor:
-        """Return the mixture of the last window's forecasts, as `TrainedMethod._mixed`.
+        """Return the mixture of the last window's forecasts, as `Mixture.mixed`.
 
         Args:
             own: `(cells, windows, experts, horizon, levels)` of all windows.
@@ -381,7 +382,7 @@ class Graph(nn.Module):
             lambda steps: clock[steps],
         )
         past, n = Past(z, wall), len(self.starts) - 1
-        if self.predictor._has_experts:
+        if self.predictor.mixture.has_experts:
             assert weekly is not None
             others.append(self._at_targets(weekly.usual, starts, local))
         if self.pretrained is not None:
@@ -404,10 +405,7 @@ class Graph(nn.Module):
                 horizon, n, self.every, wall.before, self.day,
             ),
         )  # fmt: skip
-        levels = own[:, -1:, 0]
-        for weight, expert in zip(weights, own[:, -1:, 1:].unbind(2), strict=False):
-            levels = levels + weight[..., None, None] * (expert - levels)
-        return (levels + (found - levels[..., middle])[..., None])[:, :, None].float()
+        return mixed_levels(own[:, -1:], found, weights)[:, :, None]
 
     def _outputs(self, predictor: TrainedMethod, x: Tensor, view: str | None) -> Tensor:
         """Return a network's outputs, `(cells, windows, outputs)`."""

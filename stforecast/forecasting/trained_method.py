@@ -9,30 +9,25 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
 from data_prep.base.errors import InputError, Words, counted
 from data_prep.base.progress import noting
-from stforecast.baselines.pretrained import Past, WallClock, forecasts, suits
 from stforecast.bench import LOCAL
-from stforecast.data.anchors import anchors, with_anchors, without_anchors
+from stforecast.data.anchors import with_anchors
 from stforecast.data.clients import Cells, Partition, stacked
 from stforecast.data.clock import Calendar
-from stforecast.data.dates import WEEK
 from stforecast.data.prepared import PreparedSeries
-from stforecast.data.weekly_profile import WeeklyProfile, at_targets
+from stforecast.data.weekly_profile import WeeklyProfile
 from stforecast.data.window_spec import ModelWindow
 from stforecast.data.windows import (
     input_windows,
     off_wall_clock,
-    on_wall_clock,
     profile_of,
-    training_targets,
 )
 from stforecast.federated.core.data import ClientData
-from stforecast.federated.core.method import COHORT, EXPERTS, ROWS_ON_CPU, Method, predictions_of
+from stforecast.federated.core.method import COHORT, ROWS_ON_CPU, Method, predictions_of
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import State
 from stforecast.federated.engine.rounds import Federation, RoundReport
@@ -42,9 +37,10 @@ from stforecast.federated.nodes.received import behind_link
 from stforecast.federated.runs.model_files import AGAIN, check_shapes, from_arrays, to_arrays
 from stforecast.federated.runs.unfinished_run import Checkpointer
 from stforecast.forecasting.config import Config
-from stforecast.forecasting.mixture import NEWEST, Usual, Windows, known_windows, mixed
+from stforecast.forecasting.mixed_forecasts import Mixture
 from stforecast.forecasting.task import ForecastTask, client_data
 from stforecast.methods import METHODS
+from stforecast.methods.mixing import EXPERTS, MixesForecasts
 from stforecast.models import build_model
 
 BLOCK = 2**28
@@ -52,15 +48,6 @@ BLOCK = 2**28
 
 Cutting the inputs takes several times as much as they do.
 """
-
-HELD = 128
-"""Bytes that a mixture holds for each target of a cell."""
-
-MOST_CELLS = 300
-"""Most cells whose forecasts are mixed with those of the pretrained network, which takes long."""
-
-PRETRAINED = {True: Usual(0.1, 2.0), False: Usual(0.45, 2.0)}
-"""Weight of its forecasts, one step ahead and further."""
 
 WHOLE = 2**29
 """Most bytes of inputs that stay in memory; more are cut for a cohort at a time."""
@@ -154,7 +141,9 @@ class TrainedMethod:
         n_cells = series.shape[1]
         if not self.clients.by_cell:
             return self._quantiles(series, starts, calendar, torch.arange(n_cells))
-        size = max(BLOCK // self._bytes_of_cell(starts, calendar) // COHORT, 1) * COHORT
+        of_cell = 4 * max(len(starts), 1) * self.config.window.n_inputs
+        of_cell += self.mixture.bytes_of_cell(starts, calendar)
+        size = max(BLOCK // of_cell // COHORT, 1) * COHORT
         found: np.ndarray | None = None
         for ids in noting(torch.arange(n_cells).split(size), "forecasting"):
             cells = ids.numpy()
@@ -165,114 +154,27 @@ class TrainedMethod:
         assert found is not None
         return found
 
-    def _bytes_of_cell(self, starts: np.ndarray, calendar: Calendar) -> int:
-        """Return the memory that forecasts of windows of a cell take, about."""
-        window, n_windows = self.config.window, max(len(starts), 1)
-        found = 4 * n_windows * window.n_inputs
-        if len(starts) and self.usual_weights(calendar.step):
-            known, _ = known_windows(starts, window, calendar.steps_in(WEEK))
-            found += HELD * (len(known) + n_windows) * window.horizon
-        return found
-
     def _quantiles(
         self, series: np.ndarray, starts: np.ndarray, calendar: Calendar, ids: Tensor
     ) -> np.ndarray:
         """Forecast the quantiles of the clients `ids`, of whose cells alone the series is."""
         profile = profile_of(series, self.config.window, calendar)
-        outputs = self._outputs(series, starts, calendar, ids, profile)
-        if self.usual_weights(calendar.step):
-            outputs = self._mixed(outputs, series, starts, calendar, ids, profile)
+        outputs, mixture = self._outputs(series, starts, calendar, ids, profile), self.mixture
+        if mixture.usual_weights(calendar.step):
+            known = mixture.known_windows(starts, calendar)
+            own = (self.former or self)._outputs(series, known, calendar, ids, profile)
+            outputs = mixture.mixed(own, outputs, series, starts, calendar, profile)
         ordered = np.sort(outputs.reshape(*outputs.shape[:2], -1, self.config.loss.n_outputs))
         ordered = off_wall_clock(ordered, starts, calendar)
         return with_anchors(ordered, series, starts, self.config.window.target, calendar)
 
     @property
-    def _predicts(self) -> bool:
-        """Whether its model is the one that predicts by default."""
-        return self.view in (None, self.method.views[0])
-
-    @property
-    def _has_experts(self) -> bool:
-        return self.method.has_experts and self._predicts
-
-    @property
-    def _weighs(self) -> bool:
-        """Whether known errors of the model weigh it."""
-        return self._has_experts or (self.method.mixes_pretrained and self._predicts)
-
-    def mixes_pretrained(self, step: pd.Timedelta) -> bool:
-        """Return whether its forecasts are mixed with those of the pretrained network.
-
-        That knows no events and holidays, which would count for less.
-        """
-        few, window = len(self.clients) <= MOST_CELLS, self.config.window
-        known = window.n_events or window.holidays
-        return self._predicts and self.method.mixes_pretrained and few and not known and suits(step)
-
-    def usual_weights(self, step: pd.Timedelta) -> list[Usual]:
-        """Return the usual weights of what is mixed with the forecasts, see `mixture.mixed`.
-
-        These are a second expert, the weekly profile, the pretrained network, and where any of
-        these is mixed in, the newest reading.
-        """
-        experts = [Usual(0.5), Usual(0.0)] if self._has_experts else []
-        own = [PRETRAINED[self.config.window.horizon == 1]] if self.mixes_pretrained(step) else []
-        return [*experts, *own, NEWEST] if experts or own else []
-
-    def _mixed(
-        self,
-        outputs: np.ndarray,
-        series: np.ndarray,
-        starts: np.ndarray,
-        calendar: Calendar,
-        ids: Tensor,
-        profile: WeeklyProfile | None,
-    ) -> np.ndarray:
-        """Mix the outputs, of two experts or one, with other forecasts by their known errors.
-
-        Of quantiles, the middle one counts, and what is not an expert moves all alike.
-        """
-        window, n_levels = self.config.window, self.config.loss.n_outputs
-        n_own, middle, horizon = 1 + self._has_experts, len(self.levels) // 2, window.horizon
-        origins, every = known_windows(starts, window, calendar.steps_in(WEEK))
-        first, clock = np.concatenate([origins, starts]), WallClock.of(calendar)
-        past, targets = Past(torch.tensor(series), clock), first[:, None] + np.arange(horizon)
-        others: list[np.ndarray] = []
-        if profile is not None and self._has_experts:
-            others.append(at_targets(profile.profile, first, horizon, calendar))
-        if self.mixes_pretrained(calendar.step):
-            others.append(forecasts(past, first, horizon))
-        others.append(anchors(series, first, horizon, "change", calendar))
-        changes = [without_anchors(of, series, first, window.target, calendar) for of in others]
-        changes = [on_wall_clock(np.nan_to_num(of), first, calendar) for of in changes]
-        # Targets of the latest windows whose errors are known in part are beyond the series.
-        beyond = np.full((horizon, series.shape[1]), np.nan, series.dtype)
-        longer = np.concatenate([series, beyond])
-        y, seen = training_targets(longer, origins, window, calendar)
-        own = (self.former or self)._outputs(series, origins, calendar, ids, profile)
-        of_experts = np.split(np.concatenate([own, outputs], axis=1), n_own, axis=-1)
-        experts = [of.reshape(*of.shape[:2], -1, n_levels) for of in of_experts]
-        steps = on_wall_clock(targets[None], first, calendar)[0]
-        found, weights = mixed(
-            [torch.from_numpy(of) for of in (*(of[..., middle] for of in experts), *changes)],
-            self.usual_weights(calendar.step),
-            torch.from_numpy(np.where(seen, y, np.nan)),
-            past.scale(torch.from_numpy(origins))[1],
-            Windows(
-                first,
-                torch.from_numpy(steps),
-                horizon,
-                len(origins),
-                every,
-                clock.before,
-                clock.day,
-            ),
-        )
-        levels = experts[0][:, len(origins) :]
-        for weight, expert in zip(weights.numpy(), experts[1:], strict=False):
-            levels = levels + weight[..., None, None] * (expert[:, len(origins) :] - levels)
-        levels = levels + (found.numpy() - levels[..., middle])[..., None]
-        return np.asarray(levels, np.float32).reshape(*levels.shape[:2], -1)
+    def mixture(self) -> Mixture:
+        """What is mixed with its forecasts; nothing if another of the method's models predicts."""
+        n_levels = self.config.loss.n_outputs
+        if self.view not in (None, self.method.views[0]):
+            return Mixture(self.config.window, n_levels)
+        return Mixture.of(self.method, self.config.window, n_levels, len(self.clients))
 
     def _outputs(
         self,
@@ -306,8 +208,9 @@ class TrainedMethod:
         of_cells = ClientData({"x": torch.from_numpy(x)}, sizes)
         data = self.clients.join(of_cells).to(device)
         n_outputs = self.config.window.horizon * self.config.loss.n_outputs
-        n_outputs *= 2 if self._has_experts else 1
-        view = EXPERTS if self._has_experts else self.view
+        has_experts = self.mixture.has_experts
+        n_outputs *= 2 if has_experts else 1
+        view = EXPERTS if has_experts else self.view
         outputs = torch.empty(*x.shape[:2], n_outputs)
         for part in data.cohorts(COHORT) if outputs.numel() else ():
             found = predictions_of(self.method, state, data, ids[part], view, rows=part)
@@ -324,7 +227,10 @@ class TrainedMethod:
 
     def refitted(self, snapshot: State, method: Method | None = None) -> TrainedMethod:
         """Return the method after a refit; by that `method`, if it was not the same."""
-        former = (self.former or self) if self._weighs else None
+        weighs = isinstance(self.method, MixesForecasts) and (
+            self.method.has_experts or self.method.mixes_pretrained
+        )
+        former = (self.former or self) if weighs else None
         return dataclasses.replace(
             self,
             snapshot=snapshot,

@@ -89,7 +89,6 @@ from stforecast.data.clock import CALENDAR_INPUTS
 from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.core.data import ClientData, shuffled
 from stforecast.federated.core.declared import Attacked
-from stforecast.federated.core.method import EXPERTS
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Clients, Cohort, Participants
 from stforecast.federated.core.tensors import Batch, Params, Payload, weighted_mean
@@ -98,6 +97,7 @@ from stforecast.federated.kernels.perceptron import EpochKernel, epoch_usable
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.uploads.robust import RULES
 from stforecast.forecasting.task import ForecastTask
+from stforecast.methods.mixing import EXPERTS, MixesForecasts
 from stforecast.models.linear import MLP
 
 DAY_CYCLES = 4
@@ -281,7 +281,7 @@ class FedLeanOptions(CheckedOptions):
     pretrained: Literal["mixed", "none"] = "mixed"
 
 
-class FedLean(FedAvg):
+class FedLean(MixesForecasts, FedAvg):
     """Ridge regression of summed products, then FedAvg of what it leaves, then own corrections."""
 
     name = "fedlean"

@@ -21,9 +21,6 @@ from stforecast.federated.core.state import Clients, Cohort, Participants, Serve
 from stforecast.federated.core.tensors import Batch, Params, Payload, check_tensors, take
 from stforecast.federated.core.training import Training
 
-EXPERTS = "experts"
-"""View of a method that `has_experts`: its two forecasts, one after the other."""
-
 
 class Task(Protocol):
     """A learning task: loss, prototype keys and validation score, whatever the kind of data.
@@ -190,16 +187,6 @@ class Method:
         Their `ids` `(n,)` are those in training; -1 for one that has never taken part.
         """
         return server
-
-    @property
-    def has_experts(self) -> bool:
-        """Whether the view `EXPERTS` has two forecasts, to be mixed by errors that are known."""
-        return False
-
-    @property
-    def mixes_pretrained(self) -> bool:
-        """Whether forecasts are mixed with those of the pretrained network, by known errors."""
-        return False
 
     def validates(self, round: int) -> bool:
         """Return whether to validate after a round, numbered from 1; the last one must be."""

@@ -301,7 +301,7 @@ def test_the_pretrained_network_is_mixed_in_by_known_errors(table, monkeypatch):
     """Its weight is a third of the least-squares one of seven days, and two thirds of .45."""
     nothing = Usual(0.0, 1e12)  # What is mixed in after it would have weights of its own.
     monkeypatch.setattr("stforecast.forecasting.mixture.CORRECTIONS", (nothing, nothing))
-    monkeypatch.setattr("stforecast.forecasting.trained_method.NEWEST", nothing)
+    monkeypatch.setattr("stforecast.forecasting.mixed_forecasts.NEWEST", nothing)
     monkeypatch.setattr("stforecast.forecasting.mixture.TRUSTED", 1e9)
     own, mixed = (
         Forecaster("fedlean", **{**SMALL, "rounds": 2, "pretrained": pretrained}).fit(table)
@@ -338,10 +338,10 @@ def test_the_pretrained_network_is_mixed_in_by_known_errors(table, monkeypatch):
     ids=["of more cells", "of means", "with holidays", "of a step that it does not know"],
 )
 def test_the_pretrained_network_is_left_out(table, settings, most, step, monkeypatch):
-    monkeypatch.setattr("stforecast.forecasting.trained_method.MOST_CELLS", most)
+    monkeypatch.setattr("stforecast.forecasting.mixed_forecasts.MOST_CELLS", most)
     forecaster = Forecaster("fedlean", **{**SMALL, "rounds": 1, "pretrained": "mixed", **settings})
     predictor = forecaster.fit(table)._evaluations["last"].model.predictor
-    assert not predictor.usual_weights(pd.Timedelta(step))
+    assert not predictor.mixture.usual_weights(pd.Timedelta(step))
 
 
 def test_a_larger_shrinkage_corrects_less_and_none_leaves_the_common_map(table):

@@ -1,0 +1,151 @@
+"""What is mixed with a trained method's own forecasts, for each cell by the errors known so far.
+
+In this order: its second expert, the weekly profile, the pretrained network and, where any of these
+is mixed in, the newest reading; see `stforecast.forecasting.mixture` for the weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from stforecast.baselines.pretrained import Past, WallClock, forecasts, suits
+from stforecast.data.anchors import anchors, without_anchors
+from stforecast.data.clock import Calendar
+from stforecast.data.dates import WEEK
+from stforecast.data.weekly_profile import WeeklyProfile, at_targets
+from stforecast.data.window_spec import WindowSpec
+from stforecast.data.windows import on_wall_clock, training_targets
+from stforecast.federated.core.method import Method
+from stforecast.forecasting.mixture import NEWEST, Usual, Windows, known_windows, mixed
+from stforecast.methods.mixing import MixesForecasts
+
+MOST_CELLS = 300
+"""Most cells whose forecasts are mixed with those of the pretrained network, which takes long."""
+
+BYTES_OF_TARGET = 128
+"""Memory that a mixture holds for each target of a cell."""
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """What is mixed with the forecasts of a method.
+
+    Attributes:
+        window: the windows of its forecasts.
+        n_levels: number of quantiles that it forecasts; of these, the middle one is weighed.
+        has_experts: whether it has a second expert.
+        pretrained: whether the pretrained network is mixed in, if it suits the data's steps.
+    """
+
+    window: WindowSpec
+    n_levels: int
+    has_experts: bool = False
+    pretrained: bool = False
+
+    @classmethod
+    def of(cls, method: Method, window: WindowSpec, n_levels: int, n_cells: int) -> Mixture:
+        """Return what is mixed with a method's forecasts of so many cells."""
+        if not isinstance(method, MixesForecasts):
+            return cls(window, n_levels)
+        # The pretrained network knows no events and holidays, which would count for less.
+        unknown = window.n_events or window.holidays
+        pretrained = method.mixes_pretrained and n_cells <= MOST_CELLS and not unknown
+        return cls(window, n_levels, method.has_experts, pretrained)
+
+    def reads_pretrained(self, step: pd.Timedelta) -> bool:
+        """Return whether the pretrained network is mixed in for data of this step."""
+        return self.pretrained and suits(step)
+
+    def usual_weights(self, step: pd.Timedelta) -> list[Usual]:
+        """Return the usual weight of each forecast that is mixed in; none if nothing is."""
+        found = [Usual(0.5), Usual(0.0)] if self.has_experts else []
+        if self.reads_pretrained(step):
+            found.append(Usual(0.1 if self.window.horizon == 1 else 0.45, 2.0))
+        return [*found, NEWEST] if found else []
+
+    def known_windows(self, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
+        """Return the first target steps of windows whose errors weigh the forecasts of others."""
+        return known_windows(starts, self.window, calendar.steps_in(WEEK))[0]
+
+    def bytes_of_cell(self, starts: np.ndarray, calendar: Calendar) -> int:
+        """Return the memory that the mixture takes for windows of a cell, about."""
+        if not len(starts) or not self.usual_weights(calendar.step):
+            return 0
+        n_windows = len(self.known_windows(starts, calendar)) + len(starts)
+        return BYTES_OF_TARGET * n_windows * self.window.horizon
+
+    def mixed(
+        self,
+        known: np.ndarray,
+        outputs: np.ndarray,
+        series: np.ndarray,
+        starts: np.ndarray,
+        calendar: Calendar,
+        profile: WeeklyProfile | None,
+    ) -> np.ndarray:
+        """Mix a method's outputs, of two experts or one, with other forecasts.
+
+        Args:
+            known: `(cells, known windows, experts * horizon * levels)` its outputs for the
+                `known_windows`.
+            outputs: `(cells, windows, experts * horizon * levels)`.
+            series: `(steps, cells)`, z-scored.
+            starts: `(windows,)` first target steps.
+            calendar: the series' calendar.
+            profile: the weekly profile, if windows read it.
+
+        Returns:
+            `(cells, windows, horizon * levels)`. What is not an expert moves all levels equally.
+        """
+        window, horizon, middle = self.window, self.window.horizon, self.n_levels // 2
+        origins, every = known_windows(starts, window, calendar.steps_in(WEEK))
+        first, clock = np.concatenate([origins, starts]), WallClock.of(calendar)
+        past, targets = Past(torch.tensor(series), clock), first[:, None] + np.arange(horizon)
+        others: list[np.ndarray] = []
+        if profile is not None and self.has_experts:
+            others.append(at_targets(profile.profile, first, horizon, calendar))
+        if self.reads_pretrained(calendar.step):
+            others.append(forecasts(past, first, horizon))
+        others.append(anchors(series, first, horizon, "change", calendar))
+        changes = [without_anchors(of, series, first, window.target, calendar) for of in others]
+        changes = [on_wall_clock(np.nan_to_num(of), first, calendar) for of in changes]
+        # Targets of the latest windows whose errors are known in part are beyond the series.
+        beyond = np.full((horizon, series.shape[1]), np.nan, series.dtype)
+        y, seen = training_targets(np.concatenate([series, beyond]), origins, window, calendar)
+        own = torch.from_numpy(np.concatenate([known, outputs], axis=1))
+        experts = own.unflatten(-1, (1 + self.has_experts, horizon, self.n_levels))
+        steps = on_wall_clock(targets[None], first, calendar)[0]
+        found, weights = mixed(
+            [*experts[..., middle].unbind(2), *(torch.from_numpy(of) for of in changes)],
+            self.usual_weights(calendar.step),
+            torch.from_numpy(np.where(seen, y, np.nan)),
+            past.scale(torch.from_numpy(origins))[1],
+            Windows(
+                first, torch.from_numpy(steps), horizon, len(origins), every,
+                clock.before, clock.day,
+            ),
+        )  # fmt: skip
+        return mixed_levels(experts[:, len(origins) :], found, weights).flatten(2).numpy()
+
+
+def mixed_levels(experts: Tensor, found: Tensor, weights: Tensor) -> Tensor:
+    """Return the experts' levels, mixed by their weights and moved to a mixture of the middle ones.
+
+    Args:
+        experts: `(cells, windows, experts, horizon, levels)`.
+        found: `(cells, windows, horizon)` the mixture of the middle levels with all else.
+        weights: `(forecasts - 1, cells, windows)`, of the experts but the first to begin with.
+
+    Returns:
+        `(cells, windows, horizon, levels)`, in single precision.
+    """
+    levels, *others = experts.unbind(2)
+    for weight, expert in zip(weights, others, strict=False):
+        levels = levels + weight[..., None, None] * (expert - levels)
+    middle = levels[..., levels.shape[-1] // 2]
+    return (levels + (found - middle)[..., None]).float()
