@@ -38,7 +38,7 @@ def list_methods() -> pd.DataFrame:
     from stforecast.methods import METHODS
 
     rows = [
-        (name, method.summary, federated, bool(method.pooled), str(getattr(method, "paper", "")))
+        (name, method.summary, federated, bool(method.pooled), method.paper)
         for known, federated in ((METHODS, True), (BASELINES, False))
         for name, method in known.items()
     ]

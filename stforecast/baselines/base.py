@@ -31,6 +31,7 @@ class Baseline(ABC):
         round: 0, since it has no rounds.
         name: the name a user types; a class without one is not registered.
         summary: one line for lists and tables.
+        paper: its authors, venue and year, if it is of one paper.
         pooled: whether one model is fitted on the records of all cells together, which a
             federation would not allow.
         learned: names of the arrays in its `state`.
@@ -53,6 +54,7 @@ class Baseline(ABC):
     round: ClassVar[int] = 0
     name: ClassVar[str]
     summary: ClassVar[str]
+    paper: ClassVar[str] = ""
     pooled: ClassVar[bool] = False
     learned: ClassVar[tuple[str, ...]] = ()
     reads_windows: ClassVar[bool] = True

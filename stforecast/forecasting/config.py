@@ -197,10 +197,10 @@ class Config:
 
     def for_cells(self, n_cells: int) -> Config:
         """Return the settings with the training that the method chooses for this many cells."""
-        choose = getattr(METHODS[self.method], "training_for", None) if self.federated else None
-        if choose is None:
+        if not self.federated:
             return self
-        training = choose(self.training, n_cells, self.method_options)
+        method = METHODS[self.method]
+        training = method.training_for(self.training, n_cells, self.method_options)
         return dataclasses.replace(self, training=training)
 
     @property
@@ -288,7 +288,7 @@ by all, since they decide which windows the history suffices for."""
 
 def reads_target(method: str) -> bool:
     """Return whether a method learns what the setting `target` says."""
-    return bool(getattr(_find(method), "reads_target", True))
+    return method not in BASELINES or BASELINES[method].reads_target
 
 
 class ForecastSettings(Settings[Config]):
@@ -310,8 +310,11 @@ class ForecastSettings(Settings[Config]):
         Windows are as short as they can be for a forecaster that does not read their inputs.
         """
         kind = _find(method)
-        shortest = {} if getattr(kind, "reads_windows", True) else {"closeness": 1, "periods": 0}
-        found = {"model": RunOptions.model, **shortest, **getattr(kind, "defaults", {})}
+        if method not in BASELINES:
+            own = kind.defaults
+        else:
+            own = {} if kind.reads_windows else {"closeness": 1, "periods": 0}
+        found = {"model": RunOptions.model, **own}
         if model in (None, found["model"]):
             return found
         of_own_model = options.names_of(MODELS.find(found["model"]).Options)

@@ -111,6 +111,11 @@ class Method:
         self.options = self.Options() if options is None else options
         self.set_up()
 
+    @classmethod
+    def training_for(cls, training: Training, n_series: int, options: Any) -> Training:
+        """Return the settings of training for so many series; here as they are."""
+        return training
+
     def set_up(self) -> None:
         """Prepare what follows from the model, the task and the settings; here nothing."""
 
