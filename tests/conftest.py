@@ -188,6 +188,11 @@ def traffic_dir(data_dir: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def exports_dir(data_dir: Path) -> Path:
+    return data_dir / "exports"
+
+
+@pytest.fixture(scope="session")
 def town(tmp_path_factory):
     """Path of a cube: three cells, ten days of hours, services internet and sms."""
     import numpy as np

@@ -1,0 +1,488 @@
+"""Measurements of network elements in XML and JSON, a file for each element and quarter hour.
+
+Formats: 3GPP TS 32.435 with `measType` and `r`, or with `measTypes` and `measResults`; TS 32.401,
+Ericsson's `mdc`; Nokia's `OMeS`; and VES `perf3gpp` events, TS 28.532, which are JSON. Each file
+gives values of counters for managed objects. All objects of one class, such as `NRCellDU`, become
+one table.
+
+- A step begins where its granularity period ends, less its duration; the header's times may differ.
+- An object's name is that of its element, without subnetworks, and its own below that.
+- Values of a suspect object, and texts that are no numbers, are missing. A value that is a list,
+  such as a histogram, is read where it is asked for as `counter[3]`.
+- The same value twice, as in a file that was sent again, counts once; different ones are refused.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from array import array
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import IO, Any, NamedTuple
+from xml.parsers import expat
+
+import numpy as np
+import polars as pl
+
+from data_prep.base.errors import InputError, Words, counted, some
+
+ROOTS = ("measCollecFile", "mdc", "OMeS")
+"""Names of the first element of a file that is read here."""
+
+DEEPEST = 32
+"""Most elements within each other; measurements take seven."""
+
+CHUNK = 2**16
+"""Bytes that are parsed at a time."""
+
+BEGIN = re.compile(rb"<(?:[\w.-]+:)?(%s)[\s>/]" % "|".join(ROOTS).encode())
+DURATION = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?")
+NAME = re.compile(r"\s*([^=\-,/]+)[=-](.*)")
+INDEXED = re.compile(r"(.+)\[(\d+)\]")
+
+
+class Measured(NamedTuple):
+    """The values of one object in one step.
+
+    Attributes:
+        begin: begin of the step.
+        seconds: its length.
+        name: distinguished name of the object.
+        counters: names of the values.
+        values: texts, None where the object has no such value.
+        suspect: whether the element marks them as not reliable.
+    """
+
+    begin: datetime
+    seconds: float
+    name: str
+    counters: tuple[str, ...]
+    values: Sequence[str | None]
+    suspect: bool = False
+
+    @property
+    def object_class(self) -> str:
+        """Class of the object, such as `NRCellDU`; empty if its name has none.
+
+        >>> Measured(datetime(2024, 1, 1), 900, "ManagedElement=a,NRCellDU=7", (), ()).object_class
+        'NRCellDU'
+        """
+        last = re.split("[,/]", self.name)[-1]
+        found = NAME.fullmatch(last)
+        return found[1].strip() if found else ""
+
+
+Take = Callable[[Measured], None]
+
+
+def is_measurements(head: bytes) -> bool:
+    """Return whether a file that begins so is XML that is read here."""
+    return BEGIN.search(head) is not None
+
+
+def full_name(element: str, name: str) -> str:
+    """Return the name of an object, with its element's, without subnetworks.
+
+    >>> full_name("SubNetwork=S,MeContext=E1", "ManagedElement=1,NRCellDU=7")
+    'MeContext=E1,ManagedElement=1,NRCellDU=7'
+    >>> full_name("SubNetwork=S,ManagedElement=E1", "ManagedElement=E1,NRCellDU=7")
+    'ManagedElement=E1,NRCellDU=7'
+    >>> full_name("E1", "GNBDUFunction=1,NRCellDU=7")
+    'E1,GNBDUFunction=1,NRCellDU=7'
+    """
+    kept = [p for p in element.split(",") if p.partition("=")[0] not in ("DC", "SubNetwork")]
+    own = name.split(",")
+    if kept and kept[-1].rpartition("=")[2] == own[0].rpartition("=")[2]:
+        kept = kept[:-1]  # The object's name begins with the element, which may have no class.
+    return ",".join([*(part for part in kept if part), *own])
+
+
+@lru_cache(maxsize=2**12)
+def _time(text: str) -> datetime:
+    """Read a time such as 2024-01-01T00:15:00+01:00 or 20240101001500Z."""
+    written = text.strip()
+    if re.match(r"\d{14}", written):
+        written = f"{written[:8]}T{written[8:]}"
+    return datetime.fromisoformat(written)
+
+
+@lru_cache(maxsize=2**12)
+def _seconds(text: str) -> float:
+    """Read a duration such as PT15M or PT900S."""
+    found = DURATION.fullmatch(text.strip())
+    if found is None or not any(found.groups()):
+        raise ValueError(f"expected a duration such as PT900S, found {text!r:.40}")
+    hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    return 3600 * hours + 60 * minutes + seconds
+
+
+class _Walker:
+    """Handlers of expat's that give what one file measured to `take`, object by object.
+
+    Nothing of a file is kept but the object that is being read.
+    """
+
+    def __init__(self, take: Take) -> None:
+        self.take = take
+        self.texts: list[str] = []
+        self.depth = 0
+        self.element = self.name = ""
+        self.begin: datetime | None = None
+        self.end: datetime | None = None
+        self.seconds = math.nan
+        self.counters: dict[str, str] = {}
+        self.values: dict[str, str] = {}
+        self.place = ""
+        self.suspect = self.in_target = False
+        self.at_start = {
+            "managedElement": self._element,
+            "granPeriod": self._period,
+            "measInfo": self._block,
+            "mi": self._block,
+            "measType": self._place,
+            "measValue": self._object,
+            "mv": self._object,
+            "r": self._place,
+            "PMSetup": self._setup,
+            "PMMOResult": self._object,
+        }
+        self.at_end = {
+            "measType": self._counter,
+            "mt": self._counter,
+            "measTypes": self._all_counters,
+            "r": self._value,
+            "measResults": self._all_values,
+            "suspect": self._doubt,
+            "sf": self._doubt,
+            "nedn": self._element_text,
+            "mts": self._period_end,
+            "gp": self._length,
+            "moid": self._name_text,
+            "DN": self._name_text,
+            "measValue": self._measured,
+            "mv": self._measured,
+            "PMMOResult": self._measured,
+        }
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        """Handle the begin of an element."""
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise ValueError(f"elements are nested more than {DEEPEST} deep")
+        self.texts = []
+        tag = tag.rpartition(":")[2]
+        if handle := self.at_start.get(tag):
+            handle(attributes)
+        elif "measurementType" in attributes:  # OMeS: its elements are counters.
+            self.in_target = True
+        elif self.in_target:
+            self.place = tag
+
+    def text(self, text: str) -> None:
+        """Handle text."""
+        self.texts.append(text)
+
+    def stop(self, tag: str) -> None:
+        """Handle the end of an element."""
+        self.depth -= 1
+        tag = tag.rpartition(":")[2]
+        if handle := self.at_end.get(tag):
+            handle("".join(self.texts))
+        elif self.in_target and tag == self.place:
+            self.values[tag] = "".join(self.texts)
+        elif self.in_target:
+            self.in_target = False
+
+    def _element(self, attributes: dict[str, str]) -> None:
+        self.element = attributes.get("localDn", "")
+
+    def _element_text(self, text: str) -> None:
+        self.element = text.strip()
+
+    def _period(self, attributes: dict[str, str]) -> None:
+        self.end, self.begin = _time(attributes["endTime"]), None
+        self.seconds = _seconds(attributes["duration"])
+
+    def _period_end(self, text: str) -> None:
+        self.end, self.begin = _time(text), None
+
+    def _length(self, text: str) -> None:
+        self.seconds = float(text)
+
+    def _setup(self, attributes: dict[str, str]) -> None:
+        self.begin = _time(attributes["startTime"])
+        self.seconds = 60 * float(attributes["interval"])
+
+    def _block(self, attributes: dict[str, str]) -> None:
+        self.counters = {}
+
+    def _place(self, attributes: dict[str, str]) -> None:
+        self.place = attributes.get("p", "")
+
+    def _counter(self, text: str) -> None:
+        self.counters[self.place or str(len(self.counters) + 1)] = text.strip()
+
+    def _all_counters(self, text: str) -> None:
+        self.counters = {str(i): name for i, name in enumerate(text.split(), start=1)}
+
+    def _object(self, attributes: dict[str, str]) -> None:
+        self.name, self.values = attributes.get("measObjLdn", ""), {}
+        self.suspect, self.place = False, ""
+
+    def _name_text(self, text: str) -> None:
+        self.name = text.strip()
+
+    def _value(self, text: str) -> None:
+        self.values[self.place or str(len(self.values) + 1)] = text
+        self.place = ""
+
+    def _all_values(self, text: str) -> None:
+        self.values = {str(i): value for i, value in enumerate(text.split(), start=1)}
+
+    def _doubt(self, text: str) -> None:
+        self.suspect = text.strip().lower() in ("true", "1")
+
+    def _measured(self, text: str) -> None:
+        if self.begin is None and self.end is not None:
+            self.begin = self.end - timedelta(seconds=self.seconds)
+        if self.begin is None or not self.seconds > 0:
+            raise ValueError(f"object {self.name!r:.80} has no time, expected a granularity period")
+        if self.counters:
+            names, values = tuple(self.counters.values()), map(self.values.get, self.counters)
+        else:
+            names, values = tuple(self.values), iter(self.values.values())
+        name = full_name(self.element, self.name)
+        self.take(Measured(self.begin, self.seconds, name, names, list(values), self.suspect))
+
+
+def walk_xml(file: IO[bytes], take: Take) -> None:
+    """Give what a file of XML measured to `take`, object by object, in constant memory.
+
+    Raises:
+        ValueError: if it is no such XML, declares entities, or is nested too deep.
+    """
+    walker, parser = _Walker(take), expat.ParserCreate()
+    parser.buffer_text = True
+    parser.StartElementHandler, parser.EndElementHandler = walker.start, walker.stop
+    parser.CharacterDataHandler = walker.text
+
+    def refuse(*declared: Any) -> None:
+        raise ValueError(f"it declares the entity {declared[0]!r:.40}, which is not read")
+
+    parser.EntityDeclHandler = refuse
+    try:
+        while chunk := file.read(CHUNK):
+            parser.Parse(chunk, False)
+        parser.Parse(b"", True)
+    except expat.ExpatError as e:
+        raise ValueError(f"not valid XML: {e}") from e
+    except KeyError as e:
+        raise ValueError(f"line {parser.CurrentLineNumber}: no attribute {e}") from e
+
+
+def walk_event(event: Any, take: Take) -> None:
+    """Give what a VES event measured to `take`, object by object.
+
+    Raises:
+        ValueError: if it is no event of measurements, or its times are impossible.
+    """
+    try:
+        header = event["event"]["commonEventHeader"]
+        data = event["event"]["perf3gppFields"]["measDataCollection"]
+        seconds = float(data["granularityPeriod"])
+        end = int(header["lastEpochMicrosec"])
+        if not 1e15 < end < 1e16:  # 2001 to 2286.
+            raise ValueError(f"lastEpochMicrosec is {end}, expected microseconds since 1970")
+        begin = datetime.fromtimestamp(end / 1e6, UTC) - timedelta(seconds=seconds)
+        for block in data["measInfoList"]:
+            counters = tuple(block["measTypes"]["sMeasTypesList"])
+            for each in block["measValuesList"]:
+                given = {int(r["p"]): str(r["sValue"]) for r in each["measResults"]}
+                values = [given.get(i) for i in range(1, len(counters) + 1)]
+                name = full_name(data["measuredEntityDn"], each["measObjInstId"])
+                suspect = str(each.get("suspectFlag", "")).lower() == "true"
+                take(Measured(begin, seconds, name, counters, values, suspect))
+    except (KeyError, TypeError) as e:
+        raise ValueError(f"not a VES event of measurements ({e!r:.80})") from e
+
+
+@dataclass
+class _Block:
+    """Steps of objects that have the same counters, in the order of the files."""
+
+    begins: list[datetime] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    values: array[float] = field(default_factory=lambda: array("d"))
+
+
+@dataclass
+class Measurements:
+    """What files measured of the objects of one class; `take` adds an object's step.
+
+    Attributes:
+        object_class: class of objects to keep; None for any, if there is one only.
+        wanted: names of counters to keep; empty for all whose values are numbers.
+        classes: how many steps of objects were seen of each class.
+        suspect: number of steps of objects that were suspect.
+        lists: number of values that were lists, by counter.
+    """
+
+    object_class: str | None = None
+    wanted: Collection[str] = ()
+    classes: Counter[str] = field(default_factory=Counter)
+    suspect: int = 0
+    lists: Counter[str] = field(default_factory=Counter)
+    _blocks: dict[tuple[str, ...], _Block] = field(default_factory=dict)
+    _seconds: set[float] = field(default_factory=set)
+    _read: dict[tuple[str, ...], list[tuple[int, int]]] = field(default_factory=dict)
+
+    def take(self, found: Measured) -> None:
+        """Add an object's step."""
+        kind = found.object_class
+        self.classes[kind] += 1
+        if self.object_class is not None and kind != self.object_class:
+            return
+        if len(self.classes) > 1 and self.object_class is None:
+            return  # It will be asked which one to read.
+        self._seconds.add(found.seconds)
+        self.suspect += found.suspect
+        kept = self._places(found.counters)
+        names = tuple(self._name(found.counters, place) for place in kept)
+        block = self._blocks.setdefault(names, _Block())
+        block.begins.append(found.begin)
+        block.names.append(found.name)
+        if found.suspect:
+            block.values.extend([math.nan] * len(kept))
+            return
+        try:
+            block.values.extend(map(float, (found.values[i] for i, _ in kept)))  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            del block.values[len(names) * (len(block.names) - 1) :]
+            block.values.extend(self._number(found, *place) for place in kept)
+
+    def _places(self, counters: tuple[str, ...]) -> list[tuple[int, int]]:
+        """Return the place of each counter to keep, and its index in a list, -1 for none."""
+        if counters not in self._read:
+            at = {name: i for i, name in enumerate(counters)}
+            places = [(i, -1) for i in at.values()]
+            if self.wanted:
+                places = [(at[name], -1) for name in self.wanted if name in at]
+                indexed = filter(None, map(INDEXED.fullmatch, self.wanted))
+                places += [(at[m[1]], int(m[2])) for m in indexed if m[1] in at]
+            self._read[counters] = places
+        return self._read[counters]
+
+    @staticmethod
+    def _name(counters: tuple[str, ...], place: tuple[int, int]) -> str:
+        name, index = counters[place[0]], place[1]
+        return name if index < 0 else f"{name}[{index}]"
+
+    def _number(self, found: Measured, place: int, index: int) -> float:
+        """Return a value as a number; NaN if it is none, or a list without an index."""
+        text = found.values[place] or ""
+        if "," in text and index < 0:
+            self.lists[found.counters[place]] += 1
+            return math.nan
+        try:
+            return float(text.split(",")[index] if index >= 0 else text)
+        except (ValueError, IndexError):
+            return math.nan
+
+    def table(self, source: str) -> pl.DataFrame:
+        """Return columns `time`, `cell` and the counters, in the order of time.
+
+        Args:
+            source: name of the files, for messages.
+
+        Raises:
+            InputError: if objects of several classes or steps of several lengths were read, or an
+                object has two different values in a step.
+        """
+        self._check(source)
+        frames = [self._frame(names, block) for names, block in self._blocks.items()]
+        table = pl.concat(frames, how="diagonal") if frames else pl.DataFrame()
+        keys = ["time", "cell"]
+        counters = [name for name in table.columns if name not in keys]
+        empty = [name for name in counters if not table[name].is_not_nan().any()]
+        table = table.drop(empty).with_columns(pl.all().exclude(keys).fill_nan(None))
+        if not table.select(keys).is_duplicated().any():
+            return table.sort(keys)
+        values = pl.all().drop_nulls()
+        n_different = table.group_by(keys).agg(values.n_unique())
+        many = n_different.filter(pl.any_horizontal(pl.all().exclude(keys) > 1))
+        if len(many):
+            time, cell = many.sort(keys).row(0)[:2]
+            raise InputError(
+                f"{source}: {counted(len(many), 'step')} of objects have two different values, "
+                f"such as {cell} at {time}; leave out the files that were replaced"
+            )
+        return table.group_by(keys).agg(values.first()).sort(keys)
+
+    def _check(self, source: str) -> None:
+        if self.object_class is None and len(self.classes) > 1:
+            most = self.classes.most_common(1)[0][0]
+            listed = some([f"{k or 'none'} ({n:,})" for k, n in self.classes.most_common()], 12)
+            raise InputError(
+                f"{source}: objects of several classes: {listed}; ",
+                Words("read one of them, such as {object_class}", object_class=most),
+            )
+        if self.object_class is not None and self.object_class not in self.classes:
+            raise InputError(
+                f"{source}: no objects of class {self.object_class!r}; its classes are "
+                f"{some(self.classes, 12)}"
+            )
+        if len(self._seconds) > 1:
+            listed = some([f"{s:g} s" for s in sorted(self._seconds)], 6)
+            raise InputError(
+                f"{source}: steps of {listed}; put files of one granularity period into a folder"
+            )
+
+    def _frame(self, names: tuple[str, ...], block: _Block) -> pl.DataFrame:
+        """Return the table of objects with the same counters."""
+        if len({t.tzinfo is None for t in block.begins}) > 1:
+            raise InputError("some times have an offset from UTC and some have none")
+        times = pl.Series("time", block.begins)
+        values = np.frombuffer(block.values).reshape(len(block.names), len(names))
+        counters = dict(zip(names, values.T, strict=True))
+        return pl.DataFrame({"time": times, "cell": block.names, **counters})
+
+
+def read_measurements(
+    files: Iterable[tuple[str, IO[bytes]]],
+    source: str,
+    object_class: str | None = None,
+    wanted: Collection[str] = (),
+) -> tuple[pl.DataFrame, list[str]]:
+    """Read files of measurements into one table.
+
+    Args:
+        files: name and content of each file, decompressed; a file may hold XML or VES events.
+        source: name of all of them, for messages.
+        object_class: class of objects to read, such as `NRCellDU`; None if there is one only.
+        wanted: counters to read; `name[3]` of a list. Empty for all that are numbers.
+
+    Returns:
+        Columns `time` (begin of the step, UTC), `cell` and counters; and what was noticed.
+
+    Raises:
+        InputError: as `Measurements.table`; if a file cannot be read.
+    """
+    found = Measurements(object_class, wanted)
+    for name, file in files:
+        try:
+            walk_xml(file, found.take)
+        except ValueError as e:
+            raise InputError(f"{name}: {e}") from e
+    return found.table(source), list(_notices(found))
+
+
+def _notices(found: Measurements) -> Iterator[str]:
+    if found.suspect:
+        yield f"{counted(found.suspect, 'step')} of objects are marked as suspect and are missing"
+    if found.lists:
+        names = some(found.lists, 4)
+        yield f"{counted(len(found.lists), 'counter')} hold lists and are left out: {names}"
