@@ -64,17 +64,6 @@ class Measured(NamedTuple):
     values: Sequence[str | None]
     suspect: bool = False
 
-    @property
-    def object_class(self) -> str:
-        """Class of the object, such as `NRCellDU`; empty if its name has none.
-
-        >>> Measured(datetime(2024, 1, 1), 900, "ManagedElement=a,NRCellDU=7", (), ()).object_class
-        'NRCellDU'
-        """
-        last = re.split("[,/]", self.name)[-1]
-        found = NAME.fullmatch(last)
-        return found[1].strip() if found else ""
-
 
 Take = Callable[[Measured], None]
 
@@ -84,6 +73,18 @@ def is_measurements(head: bytes) -> bool:
     return BEGIN.search(head) is not None
 
 
+@lru_cache(maxsize=2**14)
+def class_of(name: str) -> str:
+    """Return the class of an object, such as `NRCellDU`; empty if its name has none.
+
+    >>> class_of("ManagedElement=a,NRCellDU=7")
+    'NRCellDU'
+    """
+    found = NAME.fullmatch(re.split("[,/]", name)[-1])
+    return found[1].strip() if found else ""
+
+
+@lru_cache(maxsize=2**14)
 def full_name(element: str, name: str) -> str:
     """Return the name of an object, with its element's, without subnetworks.
 
@@ -174,9 +175,10 @@ class _Walker:
         if self.depth > DEEPEST:
             raise ValueError(f"elements are nested more than {DEEPEST} deep")
         self.texts = []
-        tag = tag.rpartition(":")[2]
-        if handle := self.at_start.get(tag):
-            handle(attributes)
+        if ":" in tag:
+            tag = tag.rpartition(":")[2]
+        if tag in self.at_start:
+            self.at_start[tag](attributes)
         elif "measurementType" in attributes:  # OMeS: its elements are counters.
             self.in_target = True
         elif self.in_target:
@@ -189,9 +191,10 @@ class _Walker:
     def stop(self, tag: str) -> None:
         """Handle the end of an element."""
         self.depth -= 1
-        tag = tag.rpartition(":")[2]
-        if handle := self.at_end.get(tag):
-            handle("".join(self.texts))
+        if ":" in tag:
+            tag = tag.rpartition(":")[2]
+        if tag in self.at_end:
+            self.at_end[tag]("".join(self.texts))
         elif self.in_target and tag == self.place:
             self.values[tag] = "".join(self.texts)
         elif self.in_target:
@@ -251,12 +254,11 @@ class _Walker:
             self.begin = self.end - timedelta(seconds=self.seconds)
         if self.begin is None or not self.seconds > 0:
             raise ValueError(f"object {self.name!r:.80} has no time, expected a granularity period")
-        if self.counters:
-            names, values = tuple(self.counters.values()), map(self.values.get, self.counters)
-        else:
-            names, values = tuple(self.values), iter(self.values.values())
+        places = self.counters or dict.fromkeys(self.values)
+        values = [*map(self.values.get, places)]
+        names = tuple(self.counters.values()) if self.counters else tuple(places)
         name = full_name(self.element, self.name)
-        self.take(Measured(self.begin, self.seconds, name, names, list(values), self.suspect))
+        self.take(Measured(self.begin, self.seconds, name, names, values, self.suspect))
 
 
 def walk_xml(file: IO[bytes], take: Take) -> None:
@@ -342,7 +344,7 @@ class Measurements:
 
     def take(self, found: Measured) -> None:
         """Add an object's step."""
-        kind = found.object_class
+        kind = class_of(found.name)
         self.classes[kind] += 1
         if self.object_class is not None and kind != self.object_class:
             return
