@@ -29,8 +29,8 @@ def test_a_real_answer_has_a_cell_for_each_series(exports_dir):
     assert len(table) == sum(len(each["values"]) for each in document)
     assert table["cell"].n_unique() == len(document)
     first = document[0]
-    cell = f"{first['metric']['instance']},{first['metric']['job']}"
-    rows = table.filter(cell=cell)
+    names = {name for each in document for name in each["metric"]} - {"__name__"}
+    rows = table.filter(cell=",".join(first["metric"].get(name, "") for name in sorted(names)))
     assert rows["up"].to_list() == [float(v) for _, v in first["values"]]
     assert rows["time"][0] == datetime(2019, 7, 28, 10, 0, 9, 804000, tzinfo=UTC)
 
