@@ -23,21 +23,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import IO, Any, NamedTuple
-from xml.parsers import expat
 
 import numpy as np
 import polars as pl
 
 from data_prep.base.errors import InputError, Words, counted, some
+from data_prep.readers.xml import Handlers, parse
 
 ROOTS = ("measCollecFile", "mdc", "OMeS")
 """Names of the first element of a file that is read here."""
-
-DEEPEST = 32
-"""Most elements within each other; measurements take seven."""
-
-CHUNK = 2**16
-"""Bytes that are parsed at a time."""
 
 BEGIN = re.compile(rb"<(?:[\w.-]+:)?(%s)[\s>/]" % "|".join(ROOTS).encode())
 DURATION = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?")
@@ -121,16 +115,15 @@ def _seconds(text: str) -> float:
     return 3600 * hours + 60 * minutes + seconds
 
 
-class _Walker:
-    """Handlers of expat's that give what one file measured to `take`, object by object.
+class _Walker(Handlers):
+    """Gives what one file measured to `take`, object by object.
 
     Nothing of a file is kept but the object that is being read.
     """
 
     def __init__(self, take: Take) -> None:
         self.take = take
-        self.texts: list[str] = []
-        self.depth = 0
+        super().__init__()
         self.element = self.name = ""
         self.begin: datetime | None = None
         self.end: datetime | None = None
@@ -171,12 +164,7 @@ class _Walker:
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         """Handle the begin of an element."""
-        self.depth += 1
-        if self.depth > DEEPEST:
-            raise ValueError(f"elements are nested more than {DEEPEST} deep")
         self.texts = []
-        if ":" in tag:
-            tag = tag.rpartition(":")[2]
         if tag in self.at_start:
             self.at_start[tag](attributes)
         elif "measurementType" in attributes:  # OMeS: its elements are counters.
@@ -184,15 +172,8 @@ class _Walker:
         elif self.in_target:
             self.place = tag
 
-    def text(self, text: str) -> None:
-        """Handle text."""
-        self.texts.append(text)
-
     def stop(self, tag: str) -> None:
         """Handle the end of an element."""
-        self.depth -= 1
-        if ":" in tag:
-            tag = tag.rpartition(":")[2]
         if tag in self.at_end:
             self.at_end[tag]("".join(self.texts))
         elif self.in_target and tag == self.place:
@@ -265,25 +246,9 @@ def walk_xml(file: IO[bytes], take: Take) -> None:
     """Give what a file of XML measured to `take`, object by object, in constant memory.
 
     Raises:
-        ValueError: if it is no such XML, declares entities, or is nested too deep.
+        ValueError: as `parse`; if an object has no time.
     """
-    walker, parser = _Walker(take), expat.ParserCreate()
-    parser.buffer_text = True
-    parser.StartElementHandler, parser.EndElementHandler = walker.start, walker.stop
-    parser.CharacterDataHandler = walker.text
-
-    def refuse(*declared: Any) -> None:
-        raise ValueError(f"it declares the entity {declared[0]!r:.40}, which is not read")
-
-    parser.EntityDeclHandler = refuse
-    try:
-        while chunk := file.read(CHUNK):
-            parser.Parse(chunk, False)
-        parser.Parse(b"", True)
-    except expat.ExpatError as e:
-        raise ValueError(f"not valid XML: {e}") from e
-    except KeyError as e:
-        raise ValueError(f"line {parser.CurrentLineNumber}: no attribute {e}") from e
+    parse(file, _Walker(take))
 
 
 def walk_event(event: Any, take: Take) -> None:

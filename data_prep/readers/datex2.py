@@ -1,0 +1,115 @@
+"""Measured data of road operators in DATEX II, versions 2 and 3, with an envelope or without.
+
+A site measures several values, each with an index. Only the operator's table of sites tells which
+lane or class of vehicles an index is of. So each index is a cell, unless each site has one alone.
+Flows are rates in vehicles an hour, whatever the period. A value that is marked as an error, or a
+speed of -1 where no vehicle passed, is missing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import datetime
+from typing import IO
+
+import polars as pl
+
+from data_prep.base.errors import InputError
+from data_prep.readers.xml import Handlers, parse
+
+QUANTITIES = {
+    "vehicleFlowRate": "flow",
+    "speed": "speed",
+    "percentage": "occupancy",
+    "duration": "travel_time",
+    "averageTimeHeadway": "headway",
+}
+"""Name of the service by the element that holds a number, which may lie in one of this name."""
+
+PUBLICATION = re.compile(
+    rb"<(?:[\w.-]+:)?(?:d2LogicalModel|measuredDataPublication|siteMeasurements)[\s>]"
+)
+"""What a publication begins with, apart from an envelope."""
+
+TIMES = ("measurementTimeDefault", "timeValue")
+"""Elements that hold the time of a site's values, in versions 2 and 3."""
+
+
+def is_datex2(head: bytes) -> bool:
+    """Return whether a file that begins so is a publication that is read here."""
+    return PUBLICATION.search(head) is not None
+
+
+class _Publication(Handlers):
+    """Collects rows `(time, site, index, quantity, value)`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[tuple[datetime, str, str, str, float | None]] = []
+        self.site, self.index, self.time = "", "", ""
+        self.within = 0
+        self.values: list[tuple[str, str, float | None]] = []
+        self.wrong = False
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        """Handle the begin of an element."""
+        if self.within or tag in ("measuredValueExtension", "basicDataReferenceValue"):
+            self.within += 1  # A reference value, which is not measured.
+        elif tag == "siteMeasurements":
+            self.site, self.time, self.values = "", "", []
+        elif tag == "measurementSiteReference":
+            self.site = attributes["id"]
+        elif tag in ("measuredValue", "physicalQuantity") and "index" in attributes:
+            self.index, self.wrong = attributes["index"], False
+
+    def stop(self, tag: str) -> None:
+        """Handle the end of an element."""
+        text = "".join(self.texts).strip()
+        if self.within:
+            self.within -= 1
+        elif tag in TIMES and not self.time:
+            self.time = text
+        elif tag == "dataError":
+            self.wrong = text.lower() in ("true", "1")
+            if self.wrong and self.values and self.values[-1][0] == self.index:
+                self.values[-1] = (*self.values[-1][:2], None)
+        elif tag in QUANTITIES and text:
+            value = None if self.wrong else float(text)
+            quantity = QUANTITIES[tag]
+            missing = quantity == "speed" and value is not None and value < 0
+            self.values.append((self.index, quantity, None if missing else value))
+        elif tag == "siteMeasurements":
+            time = datetime.fromisoformat(self.time) if self.values else None
+            self.rows += [(time, self.site, *value) for value in self.values if time]
+
+
+def read_datex2(files: Iterable[tuple[str, IO[bytes]]]) -> pl.DataFrame:
+    """Read publications into one table.
+
+    Args:
+        files: name and content of each file, decompressed.
+
+    Returns:
+        `time`, as the publication gives it, in UTC; `cell`, the site, with `/index` where a site
+        has several; and a column for each of `QUANTITIES` that was measured.
+
+    Raises:
+        InputError: if a file cannot be read, or none holds a measured value.
+    """
+    publication = _Publication()
+    for name, file in files:
+        try:
+            parse(file, publication)
+        except ValueError as e:
+            raise InputError(f"{name}: {e}") from e
+    if not publication.rows:
+        raise InputError("no file holds a measured value; give publications of MeasuredData")
+    names = ["time", "site", "index", "quantity", "value"]
+    table = pl.DataFrame(publication.rows, names, orient="row").unique(maintain_order=True)
+    several = len(table.select("site", "index").unique()) > table["site"].n_unique()
+    cell = pl.concat_str("site", pl.lit("/"), "index") if several else pl.col("site")
+    wide = table.with_columns(cell=cell).pivot(
+        "quantity", index=["time", "cell"], values="value", aggregate_function=None
+    )
+    return wide.sort("time", "cell")

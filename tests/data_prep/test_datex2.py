@@ -1,0 +1,76 @@
+"""Publications of measured data in DATEX II."""
+
+import gzip
+import io
+from datetime import UTC, datetime
+
+import pytest
+
+from data_prep.base.errors import InputError
+from data_prep.readers.datex2 import is_datex2, read_datex2
+
+VALUE = """<measuredValue index="{index}"><measuredValue><basicData>
+  <{outer}>{error}<{inner}>{value}</{inner}></{outer}></basicData></measuredValue></measuredValue>"""
+
+SITE = """<d2LogicalModel><payloadPublication><siteMeasurements>
+  <measurementSiteReference id="{site}"/>
+  <measurementTimeDefault>{time}</measurementTimeDefault>{values}
+</siteMeasurements></payloadPublication></d2LogicalModel>"""
+
+
+def flow(index, value, error=""):
+    names = {"outer": "vehicleFlow", "inner": "vehicleFlowRate"}
+    return VALUE.format(index=index, value=value, error=error, **names)
+
+
+def speed(index, value, error=""):
+    return VALUE.format(
+        index=index, value=value, error=error, outer="averageVehicleSpeed", inner="speed"
+    )
+
+
+def read(*texts):
+    return read_datex2((f"{i}.xml", io.BytesIO(t.encode())) for i, t in enumerate(texts))
+
+
+@pytest.mark.parametrize(
+    ("file", "site", "time", "quantity", "value"),
+    [
+        ("trafficspeed", "PZH01_MST_0690_00", datetime(2019, 1, 10, 13, 59), "flow", 540.0),
+        ("traveltime", "RWS09_017", datetime(2019, 1, 10, 14), "travel_time", 288.403),
+    ],
+)
+def test_real_publications(exports_dir, file, site, time, quantity, value):
+    content = gzip.decompress((exports_dir / f"datex2-ndw-{file}.xml.gz").read_bytes())
+    assert is_datex2(content)
+    table = read(content.decode())
+    assert table.columns == ["time", "cell", quantity], "a reference value is not measured"
+    assert table.rows() == [(time.replace(tzinfo=UTC), site, value)]
+
+
+def test_each_index_is_a_cell_and_quantities_are_columns():
+    values = flow(1, 60) + speed(2, 88.5) + flow(3, 120)
+    table = read(
+        *(SITE.format(site="A", time=f"2024-01-01T00:0{m}:00Z", values=values) for m in (0, 1))
+    )
+    assert table["cell"].to_list() == 2 * ["A/1", "A/2", "A/3"]
+    assert table["flow"].to_list() == 2 * [60.0, None, 120.0]
+    assert table["speed"].to_list() == 2 * [None, 88.5, None]
+
+
+@pytest.mark.parametrize("wrong", [speed(1, -1), speed(1, 50, "<dataError>true</dataError>")])
+def test_what_was_not_measured_is_missing(wrong):
+    values = wrong + speed(2, 50, "<dataError>false</dataError>")
+    table = read(SITE.format(site="A", time="2024-01-01T00:00:00+01:00", values=values))
+    assert table["speed"].to_list() == [None, 50.0]
+
+
+def test_a_publication_that_came_twice_counts_once():
+    text = SITE.format(site="A", time="2024-01-01T00:00:00Z", values=flow(1, 60))
+    assert len(read(text, text)) == 1
+
+
+@pytest.mark.parametrize("text", ["<d2LogicalModel/>", "<d2LogicalModel>"])
+def test_what_holds_no_values_is_refused(text):
+    with pytest.raises(InputError):
+        read(text)
