@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -39,18 +39,6 @@ from stforecast.plots.figure import figure
 
 COLORS = {"error": "YlOrRd", "load": "viridis", "forecast": "viridis", "coverage": "PuOr"}
 """Colours of each quantity; those of coverage diverge from what the intervals promise."""
-
-LIMITS = (0.02, 0.98)
-"""Quantiles of the values at which the colours end, so that one cell does not set them all."""
-
-BAR = 0.8
-"""Inches that the scale of colours takes."""
-
-LINE = 0.14
-"""Inches that a line of a title takes."""
-
-POINT = 9
-"""Size of a sensor's point."""
 
 
 @figure
@@ -87,8 +75,9 @@ def map(  # The command is called so.
     form = ".1%" if show == "coverage" else ".3g"
     titles = [f"{names[i]}: mean {finite_mean(values[i]):{form}}" for i in order]
     further_lines = max(in_lines(title, width / in_row).count("\n") for title in titles)
-    height = _height(where, width / in_row) + BAR / math.ceil(len(shown) / in_row)
-    height += LINE * further_lines
+    # In inches, the scale of colours takes 0.8 and a line of a title 0.14.
+    height = _height(where, width / in_row) + 0.8 / math.ceil(len(shown) / in_row)
+    height += 0.14 * further_lines
     fig, axes = panels(width, height, len(shown), n_columns=in_row)
     for ax, i, title in zip(axes, order, titles, strict=True):
         _draw(ax, where, values[i], norm, COLORS[show])
@@ -98,7 +87,13 @@ def map(  # The command is called so.
     bar.ax.tick_params(labelsize=SMALL)
     if show == "coverage":
         bar.ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    text = f"{_name(show, metric, runs)}. {where.note}"
+    title = {
+        "error": f"test {error_name(metric, runs)}",
+        "coverage": "coverage of the widest interval, white: as promised",
+        "load": f"mean observed {quantity(runs[:1])}",
+        "forecast": f"mean forecast of {quantity(runs[:1])}",
+    }[show]
+    text = f"{title}. {where.note}"
     bar.set_label(textwrap.fill(text, int(0.9 * width * CHARACTERS_PER_INCH)), fontsize=SMALL)
     return fig
 
@@ -136,20 +131,12 @@ def _scale(
     known = np.concatenate([of_cells[np.isfinite(of_cells)] for of_cells in values])
     if not len(known):
         raise InputError("no cell of these runs has a finite value; there is nothing to draw")
-    low, high = np.quantile(known, LIMITS)
+    low, high = np.quantile(known, (0.02, 0.98))  # So that one cell does not set all colours.
     if show == "coverage":
         nominal = max(joined_coverages(curves[0].group.runs))
         reach = max(abs(high - nominal), abs(low - nominal), 0.01)
         return Normalize(nominal - reach, nominal + reach)
     return Normalize(low, high if high > low else low + 1)
-
-
-def _name(show: str, metric: str, runs: Sequence[ForecastRun]) -> str:
-    if show == "error":
-        return f"test {error_name(metric, runs)}"
-    if show == "coverage":
-        return "coverage of the widest interval, white: as promised"
-    return f"mean {'observed' if show == 'load' else 'forecast of'} {quantity(runs[:1])}"
 
 
 def _height(where: Places, width: float) -> float:
@@ -182,7 +169,7 @@ def _draw(ax: Axes, where: Places, values: np.ndarray, norm: Normalize, colors: 
     else:
         ends = np.stack([where.east, where.north], axis=1)[where.roads]
         ax.add_collection(LineCollection(list(ends), color="0.85", linewidth=0.5, zorder=0.5))
-        drawn = ax.scatter(where.east, where.north, POINT, linewidth=0)
+        drawn = ax.scatter(where.east, where.north, 9, linewidth=0)
     drawn.set_array(np.ma.masked_where(~known, values))
     drawn.set_cmap(colormaps[colors].with_extremes(bad="0.8"))
     drawn.set_norm(norm)
@@ -195,14 +182,8 @@ def _draw(ax: Axes, where: Places, values: np.ndarray, norm: Normalize, colors: 
     ax.set_yticks([])
 
 
-KILOMETRES = 111.2
-"""Length of a degree of latitude."""
-
 N_ROADS = 2
 """Number of roads to draw from each sensor, the strongest."""
-
-PUBLISHED = {MILAN.source: "milan", TRENTINO.source: "trentino"}
-"""Cities by the source of their records."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,7 +212,7 @@ class Places:
 def find_places(forecasts: xr.Dataset, cube: xr.Dataset | None) -> Places:
     """Find the places of the cells of a run's forecasts; its data are None if they are gone."""
     cells = forecasts["cell"].to_numpy()
-    city = _city({} if cube is None else {str(k): str(v) for k, v in cube.attrs.items()})
+    city = _city("" if cube is None else str(cube.attrs.get("source", "")))
     if {"lon", "lat"} <= set(forecasts.coords):
         lon, lat = (forecasts[name].to_numpy().astype(float) for name in ("lon", "lat"))
     elif city is not None and cells.dtype.kind in "iu":
@@ -244,18 +225,14 @@ def find_places(forecasts: xr.Dataset, cube: xr.Dataset | None) -> Places:
         return _tiles("The data have no locations: tiles are sorted by value, the highest first.")
     if not (np.isfinite(lon).all() and np.isfinite(lat).all()):
         return _tiles("Some cells have no location: tiles are sorted by value, the highest first.")
-    outlines = _outlines(cells, cube)
+    outlines: list[list[np.ndarray]] = []
+    if cube is not None and OUTLINE in cube.coords:
+        at = cube.indexes["cell"].get_indexer(pd.Index(cells))
+        texts = cube[OUTLINE].to_numpy()[at]
+        if (at >= 0).all() and all(texts):
+            outlines = [rings_of(str(text)) for text in texts]
     roads = _roads(forecasts, None if outlines else cube)
     return _on_plane(lon, lat, city, roads, outlines)
-
-
-def _outlines(cells: np.ndarray, cube: xr.Dataset | None) -> list[list[np.ndarray]]:
-    """Return the rings of each cell in degrees; none if some cell has none."""
-    if cube is None or OUTLINE not in cube.coords:
-        return []
-    at = cube.indexes["cell"].get_indexer(pd.Index(cells))
-    texts = cube[OUTLINE].to_numpy()[at]
-    return [rings_of(str(text)) for text in texts] if (at >= 0).all() and all(texts) else []
 
 
 def _tiles(note: str) -> Places:
@@ -263,12 +240,11 @@ def _tiles(note: str) -> Places:
     return Places("tiles", nothing, nothing, (1.0, 1.0), np.empty((0, 2), dtype=int), note)
 
 
-def _city(about: Mapping[str, str]) -> City | None:
+def _city(source: str) -> City | None:
     """Return the city whose published grid the cells are of, also if they are simulated."""
-    source = about.get("source", "")
-    simulated = [name for name in CITIES if f"city {name}," in source]
-    name = PUBLISHED.get(source) or (simulated[0] if simulated else None)
-    return CITIES[name] if name else None
+    names = {MILAN.source: "milan", TRENTINO.source: "trentino"}
+    simulated = (city for name, city in CITIES.items() if f"city {name}," in source)
+    return CITIES[names[source]] if source in names else next(simulated, None)
 
 
 def _on_plane(
@@ -280,13 +256,14 @@ def _on_plane(
 ) -> Places:
     """Project degrees to kilometres around the middle, which is exact enough for a city."""
     middle_lon, middle_lat = ((v.min() + v.max()) / 2 for v in (lon, lat))
-    to_east = KILOMETRES * np.cos(np.radians(middle_lat))
+    to_north = 111.2  # Kilometres of a degree of latitude.
+    to_east = to_north * np.cos(np.radians(middle_lat))
     span = (
         f"{_degrees(lon.min(), 'EW')} to {_degrees(lon.max(), 'EW')}, "
         f"{_degrees(lat.min(), 'NS')} to {_degrees(lat.max(), 'NS')}"
     )
     width, height = city.size if city else (0.0, 0.0)
-    middle, scale = np.array([middle_lon, middle_lat]), np.array([to_east, KILOMETRES])
+    middle, scale = np.array([middle_lon, middle_lat]), np.array([to_east, to_north])
     kind: Literal["squares", "outlines", "points"]
     kind, what = "points", "A point for each cell"
     if city:
@@ -297,8 +274,8 @@ def _on_plane(
     return Places(
         kind,
         (lon - middle_lon) * to_east,
-        (lat - middle_lat) * KILOMETRES,
-        (width * to_east, height * KILOMETRES),
+        (lat - middle_lat) * to_north,
+        (width * to_east, height * to_north),
         roads,
         f"{what}{lines}; north is up, {span}.",
         [[(ring - middle) * scale for ring in rings] for rings in outlines if not city],

@@ -16,6 +16,7 @@ from data_prep.base.errors import InputError, choose
 from stforecast.bench.charts import draw_ranks, draw_sweep, score_bars
 from stforecast.bench.curves import (
     FAINT,
+    SINGLE,
     Curve,
     as_curves,
     best_first,
@@ -110,10 +111,11 @@ def pareto(
     curves = as_curves(runs)
     pooled = [curve.group.name for curve in curves if is_pooled(curve.group.runs[0])]
     curves = [curve for curve in curves if curve.group.name not in pooled]
-    points = [
-        (_floats_sent(c.group.runs), names.pooled_errors(c.group.runs, metric, selection).mean())
-        for c in curves
-    ]
+    points = []
+    for curve in curves:
+        rounds = curve.group.runs[0].rounds()
+        error = names.pooled_errors(curve.group.runs, metric, selection).mean()
+        points.append((floats(rounds, "up") if len(rounds) else 0.0, error))
     if not np.isfinite(points).all(axis=1).any():
         raise InputError(f"no method here without pooled records has a finite {metric}")
     fig, ax = front_panel(points, f"test {names.error_name(metric, runs)}", width)
@@ -129,18 +131,13 @@ def front_panel(
     points: Sequence[tuple[float, float]], error: str, width: float
 ) -> tuple[PlainFigure, Axes]:
     """Return a figure and its panel for points of floats sent and `error`, with their front."""
-    fig, (ax,) = panels(width, HEIGHT)
+    fig, (ax,) = panels(width, SINGLE)
     ax.step(*np.transpose(pareto_front(points)), where="post", color=FAINT, linewidth=1.0)
     ax.set_xscale("symlog", linthresh=10)
     ax.set_xlim(-2, max(10, 2 * max(sent for sent, _ in points)))
     ax.set_xlabel("floats that a client sends in a round")
     ax.set_ylabel(error)
     return fig, ax
-
-
-def _floats_sent(runs: Sequence[ForecastRun]) -> float:
-    rounds = runs[0].rounds()
-    return floats(rounds, "up") if len(rounds) else 0.0
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -167,10 +164,6 @@ def _level(reference: str, means: Mapping[str, float]) -> float:
     return level
 
 
-HEIGHT = 2.3
-"""Height of a single panel in inches."""
-
-
 @figure
 def cdf(runs: Sequence[ForecastRun], *, metric: str = "mse", width: float = ONE_COLUMN) -> Figure:
     """Distribution of the test error over clients: the share of clients with an error of at most x.
@@ -185,44 +178,37 @@ def cdf(runs: Sequence[ForecastRun], *, metric: str = "mse", width: float = ONE_
         width: width of the figure in inches.
     """
     curves = as_curves(runs)
-    pooled = [np.concatenate([_client_errors(run, metric) for run in c.group.runs]) for c in curves]
+    tables = [pd.concat([names.error_rows(r, metric) for r in c.group.runs]) for c in curves]
+    pooled = [by_client(table)["value"].to_numpy() for table in tables]
     if not any(np.isfinite(errors).any() for errors in pooled):
         raise InputError(f"no client of these runs has a finite {metric}; there is nothing to draw")
     curves, pooled = best_first(curves, pooled, names.finite_mean)
     labels = [_label(curve, errors) for curve, errors in zip(curves, pooled, strict=True)]
 
     def draw(ax: Axes, curve: Curve[ForecastRun], errors: np.ndarray, label: str) -> None:
-        known = np.sort(_known(errors))
+        known = np.sort(errors[np.isfinite(errors)])
         if len(known) and not curve.faint:
             ax.plot(np.median(known), 0.5, ".", color=curve.color, markersize=7)
         shares = np.arange(len(known) + 1) / max(1, len(known))
         ax.step([0.0, *known], shares, where="post", label=label, **curve.line)
 
-    fig, axes = draw_curves(curves, pooled, labels, draw, width, HEIGHT)
+    fig, axes = draw_curves(curves, pooled, labels, draw, width)
     for ax in axes:
         ax.set_xlim(left=0)
         ax.set_ylim(0, 1.02)
     name = f"test {names.error_name(metric, runs)}, per client"
-    outer_labels(axes, name, "share of clients", width, HEIGHT)
+    outer_labels(axes, name, "share of clients", width)
     add_legend(fig)
     return fig
 
 
-def _known(errors: np.ndarray) -> np.ndarray:
-    return errors[np.isfinite(errors)]
-
-
 def _label(curve: Curve[ForecastRun], errors: np.ndarray) -> str:
-    known, label = _known(errors), curve.group.label
+    known, label = errors[np.isfinite(errors)], curve.group.label
     if len(known):
         label += f": median {short(np.median(known))}, mean {short(known.mean())}"
     if unknown := len(errors) - len(known):
         label += f" ({unknown} of {len(errors)} clients have no finite error)"
     return label
-
-
-def _client_errors(run: ForecastRun, metric: str) -> np.ndarray:
-    return by_client(names.error_rows(run, metric))["value"].to_numpy()
 
 
 @figure
@@ -304,16 +290,6 @@ def _default(run: ForecastRun, setting: str) -> object:
     return resolve(run.method, model=model).flat().get(setting)
 
 
-ROW = 0.32
-"""Height of a row in inches."""
-
-N_WORST = 3
-"""Number of cells to name."""
-
-RATIOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50, 100)
-"""Labelled ratios on the axis."""
-
-
 @figure
 def cells(
     runs: Sequence[ForecastRun],
@@ -338,13 +314,17 @@ def cells(
     """
     curves = as_curves(runs)
     names.refuse_different_tests(runs)
-    base = _errors_of(reference, curves, metric)
+    named = {curve.group.name: curve.group for curve in curves}
+    if reference not in {SEASONAL, *named}:
+        raise choose("reference", reference, [SEASONAL, *named])
+    compared = named.get(reference)
+    base = errors_by_cell(compared or curves[0].group, metric, naive=compared is None)[ALL]
     others = [curve for curve in curves if curve.group.name != reference]
     if not others:
         raise InputError(f"{reference} is the only method here; add runs to compare with it")
     ratios = [errors_by_cell(curve.group, metric)[ALL] / base for curve in others]
     order = np.argsort([ratio.median() for ratio in ratios], kind="stable")
-    fig, (ax,) = panels(width, 0.6 + ROW * len(others))
+    fig, (ax,) = panels(width, 0.6 + 0.32 * len(others))
     ax.set_xscale("log")
     ax.axvline(1, color="0.2", linestyle="--", linewidth=0.9)
     for row, place in enumerate(order):
@@ -355,22 +335,14 @@ def cells(
     ax.tick_params(axis="y", length=0)
     ax.grid(visible=False, axis="y")
     low, high = ax.get_xlim()
-    ax.xaxis.set_major_locator(FixedLocator(RATIOS) if high > 2 * low else MaxNLocator(6))
+    ratios_shown = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50, 100)
+    ax.xaxis.set_major_locator(FixedLocator(ratios_shown) if high > 2 * low else MaxNLocator(6))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}"))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xlabel(
         f"test {names.error_name(metric, runs)} of a cell, divided by that of {reference}"
     )
     return fig
-
-
-def _errors_of(reference: str, curves: Sequence[Curve[ForecastRun]], metric: str) -> pd.Series:
-    named = {curve.group.name: curve for curve in curves}
-    if reference in named:
-        return errors_by_cell(named[reference].group, metric)[ALL]
-    if reference != SEASONAL:
-        raise choose("reference", reference, [SEASONAL, *named])
-    return errors_by_cell(curves[0].group, metric, naive=True)[ALL]
 
 
 def _draw_row(ax: Axes, row: int, curve: Curve[ForecastRun], ratios: pd.Series) -> None:
@@ -383,6 +355,6 @@ def _draw_row(ax: Axes, row: int, curve: Curve[ForecastRun], ratios: pd.Series) 
     if n:
         ax.plot([known.median()] * 2, [row - 0.4, row + 0.4], color="0.1", linewidth=1.2)
     seen = ratios.dropna()
-    worst = ", ".join(str(cell) for cell in seen.nlargest(N_WORST).index)
+    worst = ", ".join(str(cell) for cell in seen.nlargest(3).index)
     text = f"lower in {(seen < 1).mean():.0%} of cells\nhighest: {worst}" if len(seen) else "none"
     ax.text(1.01, row, text, va="center", fontsize=SMALL - 1, transform=ax.get_yaxis_transform())

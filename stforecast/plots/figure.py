@@ -30,12 +30,6 @@ if TYPE_CHECKING:
     from stforecast.forecasting.forecaster import Forecaster
 
 
-ERRORS = METRIC_COLUMNS[4:]
-"""Columns of a table of errors that a figure needs."""
-
-TAKEN = "a run, its folder, a fitted forecaster or a table of errors"
-
-
 def fitted_run(forecaster: Forecaster, place: int) -> ForecastRun:
     """Return a forecaster's run that was never written; `place` distinguishes it from others."""
     from stforecast.forecasting.runs import facts_of
@@ -111,13 +105,14 @@ def _runs_of(thing: Any, place: int) -> list[ForecastRun]:
     if isinstance(thing, Forecaster):
         return [fitted_run(thing, place)]
     raise InputError(
-        f"cannot draw a figure of an object of type {type(thing).__name__}; give {TAKEN}"
+        f"cannot draw a figure of an object of type {type(thing).__name__}; give a run, its "
+        "folder, a fitted forecaster or a table of errors"
     )
 
 
 def _of_table(table: pd.DataFrame, place: int) -> list[ForecastRun]:
     """Return a run for each method, data set, service and seed of a table."""
-    if absent := [name for name in ERRORS if name not in table]:
+    if absent := [name for name in METRIC_COLUMNS[4:] if name not in table]:
         raise InputError(
             f"a table without column {absent[0]!r} is not a table of errors; give one from "
             "Forecaster.evaluate() or a run's metrics.csv"
@@ -175,10 +170,7 @@ def common(
     """
 
 
-AX = "axes to draw on, from Python; several panels share their place. By default a new figure."
-
-
-def figure(draw: Callable[..., Figure], has_parts: bool = True) -> Callable[..., Figure]:
+def figure(draw: Callable[..., Figure], *, has_parts: bool = True) -> Callable[..., Figure]:
     """Make a function of runs a figure with the common options, known by its name."""
     own = inspect.signature(draw)
     draws_parts, scored = "cells" in own.parameters, "metric" in own.parameters
@@ -196,8 +188,11 @@ def figure(draw: Callable[..., Figure], has_parts: bool = True) -> Callable[...,
         among = (*drawing.current().among, *labels_of(found))
         if not draws_parts:
             shown = {name: options.pop(name, None) for name in inspect.signature(part).parameters}
-            if not has_parts:
-                _refuse(draw.__name__, shown)
+            if not has_parts and any(value is not None for value in shown.values()):
+                raise InputError(
+                    f"{draw.__name__} shows the training or the inside of models, not errors of "
+                    "chosen cells and times; leave out these options"
+                )
             found = parts_of(found, **shown)
         if top is not None:
             found = best(found, top, metric)
@@ -224,15 +219,6 @@ def figure(draw: Callable[..., Figure], has_parts: bool = True) -> Callable[...,
 
 figure_of_training = functools.partial(figure, has_parts=False)
 """The same for a figure of training, which has no parts to draw."""
-
-
-def _refuse(name: str, shown: Mapping[str, str | None]) -> None:
-    """Refuse a part of a figure that has none."""
-    if any(value is not None for value in shown.values()):
-        raise InputError(
-            f"{name} shows the training or the inside of models, not errors of chosen cells and "
-            "times; leave out these options"
-        )
 
 
 def best(runs: Sequence[ForecastRun], n: int, metric: str) -> list[ForecastRun]:
@@ -266,4 +252,5 @@ def _documented(doc: str, extra: Sequence[Callable[..., None]]) -> str:
     body = "\n".join(bodies)
     before, args, rest = doc.partition("\nArgs:\n")
     own, end, after = rest.partition("\n\n")
-    return f"{before}{args}{own}\n{body}\n    ax: {AX}{end}{after}" if args else doc
+    ax = "axes to draw on, from Python; several panels share their place. By default a new figure."
+    return f"{before}{args}{own}\n{body}\n    ax: {ax}{end}{after}" if args else doc

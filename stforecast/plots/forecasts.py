@@ -30,9 +30,6 @@ from stforecast.forecasting.results import ForecastRun
 from stforecast.plots.excerpt import Span, named_cells, take_cells
 from stforecast.plots.figure import figure
 
-N_CELLS = 4
-"""Number of cells to draw if none are named."""
-
 
 @figure
 def predictions(
@@ -118,7 +115,7 @@ def _each_alone(
         title_panel(ax, f"{group.label}: MAE {short(errors[i])}", width / columns(width))
         ax.margins(x=0)
     time_axis(axes[-1], chosen[first.folder], most_ticks=4)
-    outer_labels(axes, axes[-1].get_xlabel(), quantity([first]), width, 0)
+    outer_labels(axes, axes[-1].get_xlabel(), quantity([first]), width)
     add_legend(fig, f"{title}; {time_ahead(horizon, first)} ahead")
     return fig
 
@@ -175,18 +172,14 @@ def _check_same_data(runs: Sequence[ForecastRun], tested: Sequence[xr.Dataset]) 
 
 def cell_titles(y: xr.DataArray, wanted: str | None) -> dict[Any, str]:
     """Return the cells to draw of observations `(cell, time)`, and their titles."""
-    if wanted is None:
-        return _typical_cells(y)
-    return {cell: f"cell {cell}" for cell in named_cells(y.indexes["cell"], wanted)}
-
-
-def _typical_cells(y: xr.DataArray) -> dict[Any, str]:
-    """Return cells evenly spread over the ranks of mean observed traffic."""
+    if wanted is not None:
+        return {cell: f"cell {cell}" for cell in named_cells(y.indexes["cell"], wanted)}
+    # Evenly spread over the ranks of mean observed traffic.
     means = y.mean("time").to_series().dropna().sort_values(kind="stable")
     if means.empty:
         raise InputError("nothing was observed in the test part; there is nothing to draw")
     last = len(means) - 1
-    ranks = np.unique(np.linspace(0, last, N_CELLS).round().astype(int))
+    ranks = np.unique(np.linspace(0, last, 4).round().astype(int))
     places = {rank: f", mean at quantile {rank / max(1, last):.2f}" for rank in ranks}
     places |= {0: ", lowest mean", last: ", highest mean"} if last else {0: ""}
     return {means.index[rank]: f"cell {means.index[rank]}{places[rank]}" for rank in ranks}
@@ -194,10 +187,6 @@ def _typical_cells(y: xr.DataArray) -> dict[Any, str]:
 
 def _trace(ax: Axes, values: xr.DataArray, **style: Any) -> None:
     ax.plot(values["time"].to_numpy(), values.to_numpy(), **style)
-
-
-OUTSIDE = "#c00000"
-"""Colour of observations outside an interval."""
 
 
 @figure
@@ -229,7 +218,11 @@ def intervals(
     """
     curves, note = with_intervals(as_curves(runs))
     span = Span(hours, start, end)
-    steps = _steps(curves[0].group.runs[0]) if horizon is None else [horizon]
+    steps = [horizon] if horizon is not None else []
+    if horizon is None:
+        with curves[0].group.runs[0].open_forecasts() as forecasts:
+            last = int(forecasts.indexes["horizon"][-1])
+        steps = sorted({1, (last + 1) // 2, last})
     tested = {
         (step, i): forecasts_ahead(curve.group.runs[0], step, span)
         for step in steps
@@ -252,12 +245,6 @@ def intervals(
     time_axis(axes[-1], tested[steps[-1], 0])
     add_legend(fig, "\n".join(filter(None, (ahead[steps[0]] * (len(steps) == 1), note))))
     return fig
-
-
-def _steps(run: ForecastRun) -> list[int]:
-    with run.open_forecasts() as forecasts:
-        last = int(forecasts.indexes["horizon"][-1])
-    return sorted({1, (last + 1) // 2, last})
 
 
 def with_intervals(
@@ -291,5 +278,6 @@ def _band(ax: Axes, ds: xr.Dataset, curve: Curve[ForecastRun]) -> float:
     ax.plot(time, ds["y_hat"], label=curve.group.base, color=curve.color, linewidth=1.0)
     ax.plot(time, y, label="observed", color="black", linewidth=0.9)
     outside = observed & ~inside
-    ax.plot(time[outside], y[outside], ".", label="observed, outside", color=OUTSIDE, markersize=5)
+    red: dict[str, Any] = {"color": "#c00000", "markersize": 5}
+    ax.plot(time[outside], y[outside], ".", label="observed, outside", **red)
     return float(inside[observed].mean()) if observed.any() else float("nan")

@@ -30,25 +30,6 @@ from stforecast.comparison.table import errors_by_cell, skill_by_step
 from stforecast.forecasting.results import ForecastRun
 from stforecast.plots.figure import figure
 
-DIVERGING, RISING = "PuOr", "Blues"
-"""Colours of skill, orange below 0 and purple above, and of errors: safe for all kinds of colour
-vision (colorbrewer2.org)."""
-
-MISSING = "0.88"
-"""Colour of a method that was not run."""
-
-MOST_STEPS = 12
-"""Longest horizon of which all steps are shown."""
-
-ROW = 0.2
-"""Height of a row in inches."""
-
-BRIGHTNESS = np.array([0.299, 0.587, 0.114])
-"""Shares of red, green and blue in the brightness of a colour (ITU-R BT.601)."""
-
-DARK = 0.5
-"""Brightness below which a colour needs white text."""
-
 
 @figure
 def heatmap(
@@ -87,7 +68,8 @@ def heatmap(
         of_task = {t: {n: found[ALL] for n, found in rows.items()} for t, rows in columns.items()}
         table = pd.DataFrame(of_task)
     ratios = 1 - table / 100 if show == "skill" else table / table.abs().min()
-    order = _order(ratios.iloc[:, -1:] if len(tasks) == 1 else ratios)
+    known = (ratios.iloc[:, -1:] if len(tasks) == 1 else ratios).clip(lower=1e-9)
+    order = np.log(known).mean(axis=1).sort_values(kind="stable").index
     table, ratios = table.loc[order], ratios.loc[order]
     name, horizons = error_name(metric, runs), {horizon_ahead(run) for run in runs}
     if len(tasks) > 1 and len(horizons) == 1:
@@ -99,7 +81,7 @@ def heatmap(
         norm = Normalize(1, min(3.0, max(1.05, _largest(ratios))))
         texts = table.map(lambda v: plus_minus(v, 0.0) if np.isfinite(v) else "∞")
         label = f"test {name}; colour: ratio to the lowest of the column"
-        _draw(fig, ax, ratios.to_numpy(), texts, norm, RISING, label)
+        _draw(fig, ax, ratios.to_numpy(), texts, norm, "Blues", label)
     title = "" if len(tasks) > 1 else next(iter(tasks))
     fig.axes[0].set_title(title, fontsize=SMALL, loc="left")
     return fig
@@ -113,13 +95,13 @@ def skill_map(
     reach = max(1.0, min(100.0, _largest(table.abs())))
     texts = table.map(lambda v: f"{v:+.{digits if abs(v) < 100 else 0}f}")
     label = f"skill against {SEASONAL} in {error}, %"
-    _draw(fig, ax, table.to_numpy(), texts, Normalize(-reach, reach), DIVERGING, label)
+    _draw(fig, ax, table.to_numpy(), texts, Normalize(-reach, reach), "PuOr", label)
     return fig
 
 
 def _empty(table: pd.DataFrame, width: float) -> tuple[Figure, Axes]:
     """Return an empty figure and its axes, which name rows and columns."""
-    fig, (ax,) = panels(width, 1.1 + ROW * len(table))
+    fig, (ax,) = panels(width, 1.1 + 0.2 * len(table))
     ax.set_yticks(range(len(table)), table.index)
     n_characters = max(6, int(0.75 * width * CHARACTERS_PER_INCH / len(table.columns)))
     heads = [_in_lines(str(name), n_characters) for name in table.columns]
@@ -143,7 +125,7 @@ def _by_step(columns: Mapping[str, Mapping[str, pd.Series]], run: ForecastRun) -
     (rows,) = columns.values()
     table = pd.DataFrame(rows).T
     horizon = table.shape[1] - 1
-    steps = range(1, horizon + 1) if horizon <= MOST_STEPS else shown_steps(horizon)
+    steps = range(1, horizon + 1) if horizon <= 12 else shown_steps(horizon)
     heads = {str(step): f"{time_ahead(step, run)} ahead" for step in steps}
     if horizon == 1:
         return table[["1"]].rename(columns=heads)
@@ -161,12 +143,6 @@ def _in_lines(text: str, n_characters: int) -> str:
     return lines.replace("\N{NO-BREAK SPACE}", " ")
 
 
-def _order(ratios: pd.DataFrame) -> list[str]:
-    """Return the names of the rows by the geometric mean of their known ratios."""
-    mean = np.log(ratios.clip(lower=1e-9)).mean(axis=1)
-    return list(mean.sort_values(kind="stable").index)
-
-
 def _largest(table: pd.DataFrame) -> float:
     values = table.to_numpy()
     return float(values[np.isfinite(values)].max(initial=0.0))
@@ -181,16 +157,17 @@ def _draw(
     cmap: str,
     label: str,
 ) -> None:
+    """Draw numbers on colours that all kinds of colour vision tell apart (colorbrewer2.org)."""
     missing = np.isnan(colours)
     shown = np.ma.masked_where(missing, colours)
     image = ax.imshow(shown, cmap=cmap, norm=norm, aspect="auto")
-    ax.set_facecolor(MISSING)
+    ax.set_facecolor("0.88")
     ax.grid(visible=False)
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
-    brightness = image.to_rgba(shown)[..., :3] @ BRIGHTNESS
+    brightness = image.to_rgba(shown)[..., :3] @ [0.299, 0.587, 0.114]  # ITU-R BT.601
     for (row, column), text in np.ndenumerate(np.where(missing, "–", texts.to_numpy())):
-        dark = not missing[row, column] and brightness[row, column] < DARK
+        dark = not missing[row, column] and brightness[row, column] < 0.5
         shown_text = ax.text(column, row, text, fontsize=SMALL, color="white" if dark else "black")
         shown_text.set(ha="center", va="center_baseline")
     below, above = (colours < norm.vmin).any(), (colours > norm.vmax).any()

@@ -9,17 +9,15 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from data_prep.base.errors import InputError, choose, some
+from data_prep.base.errors import InputError
 from data_prep.readers.units import with_unit
 from stforecast.bench.curves import COLORS
 from stforecast.bench.drawing import SMALL, TWO_COLUMNS, date_axis, panels
+from stforecast.plots.excerpt import named
 
 if TYPE_CHECKING:
     from stforecast.data.series import Series
     from stforecast.forecasting.tables import Interval
-
-SHOWN = 4
-"""Length of the history that is drawn, in lengths of the forecast; two days at least."""
 
 
 def draw_outlook(
@@ -31,14 +29,15 @@ def draw_outlook(
 ) -> Axes:
     """Draw the end of a history, a forecast and its bounds; see `Forecaster.plot`.
 
-    By default, the cell of the highest mean is drawn.
+    By default, the cell of the highest mean is drawn. The history is four times as long as the
+    forecast, two days at least.
     """
     chosen = _cells(series, cells)
     if ax is None:
         _, (ax,) = panels(TWO_COLUMNS, 2.4)
     zone = series.zone
     history = pd.DataFrame(series.values, series.zoned(series.times), pd.Index(series.cells))
-    length = max(SHOWN * (forecast.index[-1] - history.index[-1]), pd.Timedelta(days=2))
+    length = max(4 * (forecast.index[-1] - history.index[-1]), pd.Timedelta(days=2))
     history = history[history.index[-1] - length :]
     alone, single = len(chosen) == 1, len(forecast) == 1
     for cell, color in zip(chosen, COLORS, strict=False):
@@ -79,12 +78,7 @@ def _cells(series: Series, wanted: Sequence[Any] | None) -> list[Any]:
     if wanted is None:
         means = pd.DataFrame(series.values).mean()
         return [series.cells[int(means.fillna(-np.inf).argmax())]]
-    named = {str(cell): cell for cell in series.cells}
     if not 1 <= len(wanted) <= len(COLORS):
         raise InputError(f"{len(wanted)} cells; draw 1 to {len(COLORS)} at a time")
-    for cell in wanted:
-        if str(cell) not in named and len(named) < 30:
-            raise choose("cell", str(cell), named)
-        if str(cell) not in named:
-            raise InputError(f"no cell {cell!r} among {some(named)}")
-    return [named[str(cell)] for cell in wanted]
+    known = {str(cell): cell for cell in series.cells}
+    return named(known, list(map(str, wanted)), "cell", "of the data")

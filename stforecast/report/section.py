@@ -21,7 +21,7 @@ from stforecast.comparison.table import basis, comparison_rows, legend
 from stforecast.data.cubes import open_cube
 from stforecast.forecasting.results import ForecastRun, data_of, units_of
 from stforecast.plots.cell_map import Places, find_places
-from stforecast.plots.losses import LOSSES
+from stforecast.plots.losses import LOSSES, sent_by_round
 from stforecast.plots.times import axis_ahead
 from stforecast.report.numbers import MethodNumbers, method_numbers, worst_tables
 from stforecast.report.tables import (
@@ -349,7 +349,6 @@ def losses(groups: Sequence[RunGroup[ForecastRun]]) -> list[dict[str, Any]]:
             values = {name: table[column].to_numpy(float) for name, column in LOSSES.items()}
             if not any(np.isfinite(v).any() for v in values.values()):
                 continue
-            sent = (table["bytes_down"] + table["bytes_up"]).cumsum().to_numpy(float)
             shown = evenly(len(table))
             found.append(
                 {
@@ -357,7 +356,7 @@ def losses(groups: Sequence[RunGroup[ForecastRun]]) -> list[dict[str, Any]]:
                     "name": group.run_label(run) if len(group.runs) > 1 else group.name,
                     "loss": str(run.settings.get("loss", "mse")),
                     "round": table["round"].to_numpy()[shown],
-                    "bytes": sent[shown],
+                    "bytes": sent_by_round(table)[shown],
                     **{name: v[shown] for name, v in values.items()},
                 }
             )
