@@ -12,7 +12,6 @@ from data_prep.base.errors import counted
 from stforecast.bench import tables
 from stforecast.bench.grid_file import Published
 from stforecast.bench.run_groups import (
-    RunGroup,
     differing_settings,
     group_runs,
     grouped,
@@ -133,23 +132,11 @@ def _sentence(
             f"{', '.join(closed)}"
         )
     if none:
+        *first, last = none
+        listed = f"{', '.join(first)} and {last}" if first else last
         text += "; " if closed else "has no gap to close: "
-        text += f"with {_listed(none)} clients, alone cannot be told apart from pooled"
+        text += f"with {listed} clients, alone cannot be told apart from pooled"
     return f"{text}."
-
-
-def _listed(words: Sequence[str]) -> str:
-    """Return words with commas and an "and".
-
-    >>> _listed(["4", "8", "16"])
-    '4, 8 and 16'
-    """
-    *first, last = words
-    return f"{', '.join(first)} and {last}" if first else last
-
-
-SAME_TEST = ("horizon", "scale")
-"""Settings that errors in one table must share, besides data, service and split."""
 
 
 def results_parts(
@@ -167,26 +154,26 @@ def results_parts(
     spiky = {data_of(run.about) for run in runs if run.about.get("outliers")}
 
     def key(run: ForecastRun) -> tuple[str, ...]:
+        data, settings = data_of(run.about), run.settings
+        facts = {"split": str(settings["split"]), **run.facts()}
         # Spikes that are kept are targets, and make the scale of z-scores larger.
-        kept = data_of(run.about) in spiky and run.settings.get("outliers") == "keep"
-        return (*_test_part(run), str(kept))
+        kept = data in spiky and settings.get("outliers") == "keep"
+        shared = settings["horizon"], settings["scale"], kept
+        return (str(data.resolve()), *facts.values(), *map(str, shared))
 
     return tables.in_sections(
         runs, failures, key, lambda some: _section(some, published, reference)
     )
 
 
-def _test_part(run: ForecastRun) -> tuple[str, ...]:
-    """Return the facts that errors in one table must share."""
-    settings = [str(run.settings[name]) for name in SAME_TEST]
-    facts = {"split": str(run.settings["split"]), **run.facts()}
-    return (str(data_of(run.about).resolve()), *facts.values(), *settings)
-
-
 def _section(
     runs: Sequence[ForecastRun], published: Published | None, reference: str | None
 ) -> list[tables.Part]:
-    rows = [Row(group, view) for group in group_runs(runs) for view in _views(group.runs[0])]
+    rows = []
+    for group in group_runs(runs):
+        selections = group.runs[0].metrics()["selection"].unique()
+        # The method's views: "" and, for some methods, "(global)".
+        rows += [Row(group, view) for view in sorted({s.partition(" ")[2] for s in selections})]
     parts = [_heading(runs[0]), *_fold_dates(rows)]
     differing = differing_settings([row.first for row in rows])
     if differing := [name for name in differing if name != "split"]:
@@ -202,10 +189,13 @@ def _section(
         notes.append(published.footnote)
     if any(map(is_pooled, runs)):
         notes.append(f"{tables.POOLED_MARK} trained on the data of all cells together")
-    groups = [row.group for row in rows if not row.view]
-    for group in groups:
+    for group in (row.group for row in rows if not row.view):
         left_out = tables.left_out(group.name, [run.rounds() for run in group.runs])
-        notes += filter(None, (_privacy(group), left_out))
+        private = [run.about for run in group.runs if run.about.get("privacy")]
+        if private:
+            worst = max(private, key=lambda about: about["privacy"]["epsilon"])
+            notes.append(f"{group.name}: {tables.privacy_sentence(worst)}")
+        notes += [left_out] if left_out else []
     return [*parts, *notes, *further_tables.refit_notes(rows)]
 
 
@@ -282,22 +272,6 @@ def _comparisons(rows: Sequence[Row], reference: str | None) -> list[tables.Part
         own = leaderboard([*compared, *members], reference=board.reference)
         parts += [f"{title}:", comparison_rows(own)]
     return parts
-
-
-def _privacy(group: RunGroup[ForecastRun]) -> str:
-    found = [run.about["privacy"] for run in group.runs if "privacy" in run.about]
-    if not found:
-        return ""
-    worst = max(found, key=lambda guarantee: guarantee["epsilon"])
-    return (
-        f"{group.name}: differential privacy of {worst['of']} over {worst['uploads']} uploads, "
-        f"with ε = {worst['epsilon']:.3g} and δ = {worst['delta']:.0e}"
-    )
-
-
-def _views(run: ForecastRun) -> list[str]:
-    """Return the method's views: "" and, for some methods, "(global)"."""
-    return sorted({s.partition(" ")[2] for s in run.metrics()["selection"]})
 
 
 def further_columns(runs: Sequence[ForecastRun]) -> dict[str, str]:

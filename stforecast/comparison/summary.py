@@ -96,7 +96,8 @@ def _models(run: ForecastRun, rounds: pd.DataFrame, errors: pd.DataFrame) -> dic
     """Return the names of the models whose errors are shown, by selection."""
     if not len(rounds):
         return {run.selection(): run.method}
-    best, last = _best_round(rounds), len(rounds)
+    losses, last = rounds["validation_loss"].to_numpy(), len(rounds)
+    best = int(np.nanargmin(losses)) + 1 if np.isfinite(losses).any() else last
     names = {"best": f"best round, {best}", "last": f"last round, {last}"}
     if best == last:  # Only the model that is kept was refitted.
         names = {run.kept_round: f"best and last round, {best}"}
@@ -106,9 +107,3 @@ def _models(run: ForecastRun, rounds: pd.DataFrame, errors: pd.DataFrame) -> dic
         if which in names:
             models[selection] = f"{names[which]} {view}".strip()
     return models
-
-
-def _best_round(rounds: pd.DataFrame) -> int:
-    """Return the round of the lowest validation loss, or the last one without a validation part."""
-    losses = rounds["validation_loss"].to_numpy()
-    return int(np.nanargmin(losses)) + 1 if np.isfinite(losses).any() else len(rounds)

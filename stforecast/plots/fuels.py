@@ -137,7 +137,8 @@ def divergence(
     fig, axes = panels(width, 0.55 * width + 1.05, 2, n_columns=2)
     for ax, panel in zip(axes, (prototypes, data), strict=True):
         _draw(fig, ax, panel, shown)
-        names = inside.cells[shown].astype(str) if len(shown) <= 7 * (width / 2 - 0.5) else []
+        # Along an axis, seven names an inch are readable.
+        names = [str(c) for c in inside.cells[shown] if len(shown) <= 7 * (width / 2 - 0.5)]
         ax.set_xticks(range(len(names)), names, rotation=90)
         ax.set_yticks(range(len(names)), names)
         ax.set_xlabel(f"{len(shown)} clients, same order", fontsize=SMALL)
