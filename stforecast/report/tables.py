@@ -129,8 +129,8 @@ class Arrays:
         low = np.where(np.isfinite(low), low, 0.0)
         reach = np.where(np.isfinite(high), high - low, 0.0)
         step = np.where(reach > 0, reach / LEVELS, 1.0)  # In double precision, as `low` is.
-        levels = np.round(np.where(finite, values - low[:, None], 0.0) / step[:, None])
-        levels = np.where(finite, levels, LEVELS + 1).astype(np.uint16)
+        rounded = np.round(np.where(finite, values - low[:, None], 0.0) / step[:, None])
+        levels = np.where(finite, rounded, LEVELS + 1).astype(np.uint16)
         planes = np.stack([levels >> 8, levels & 255]).astype(np.uint8)
         return {
             **self._add("rows", planes),
