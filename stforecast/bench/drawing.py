@@ -115,10 +115,10 @@ FORMATS = (".pdf", ".png", ".svg")
 _saving = threading.Lock()
 
 
-def check_size(name: str, inches: float) -> None:
-    """Refuse a figure whose width or height is too small or too large."""
-    if not 1 <= inches <= 100:
-        raise InputError(f"{name} is {inches}; give 1 to 100 inches")
+def check_width(width: float) -> None:
+    """Refuse a figure that is too narrow or too wide."""
+    if not 1 <= width <= 100:
+        raise InputError(f"width is {width}; give 1 to 100 inches")
 
 
 def panels(
@@ -141,7 +141,7 @@ def panels(
         axes = _divided(current(), n, n_columns, shared, height_ratios)
         # The user's own figure may be of any type.
         return axes[0].get_figure(), _styled(axes)  # type: ignore[return-value]
-    check_size("width", width)
+    check_width(width)
     fig = PlainFigure(figsize=(width, height * n_rows), layout="constrained")
     grid = fig.subplots(n_rows, n_columns, squeeze=False, height_ratios=height_ratios, **shared)
     axes = list(grid.flat)
@@ -273,16 +273,6 @@ def add_legend(fig: PlainFigure, note: str = "", points: Sequence[Line2D] = ()) 
             break
         legend.remove()
     fig.set_figheight(fig.get_figheight() + box.height / fig.dpi)
-
-
-def finish_figure(fig: Figure, height: float | None, title: str) -> None:
-    """Give a drawn figure a title, and a height in inches unless it is None."""
-    if height is not None:
-        check_size("height", height)
-        fig.set_figheight(height)
-    if title:
-        above = fig.get_suptitle()
-        fig.suptitle(f"{title}\n{above}" if above else title, fontsize=TEXT)
 
 
 def save_figure(

@@ -293,13 +293,13 @@ def _plot_command(
     """Return a command with the function's keyword-only parameters as options."""
 
     def command(runs: tuple[Any, ...], out: Any, dpi: float, **given: Any) -> None:
-        from stforecast.bench.drawing import FORMATS, check_size, save_figure
+        from stforecast.bench.drawing import FORMATS, check_width, save_figure
         from stforecast.bench.figures import dates_tested
         from stforecast.federated.runs.run_folder import is_finished
         from stforecast.plots.excerpt import part_note
 
         options.check_ending(out, *FORMATS)
-        check_size("width", given.get("width", 1))
+        check_width(given.get("width", 1))
         found = find(runs, **{str(o.name): given.pop(str(o.name)) for o in further})
         shown = part_note(*map(given.get, ("cells", "start", "end")))
         note = "; ".join(filter(None, [dates_tested(found), shown]))

@@ -1,4 +1,4 @@
-"""Map of the cells, coloured by error, load, forecast or coverage, and the places of cells."""
+"""Map of the cells, coloured by error, and the places of cells."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path
-from matplotlib.ticker import PercentFormatter
 
 from data_prep.base.errors import InputError
 from data_prep.city.simulate import CITIES, City
@@ -27,73 +26,59 @@ from data_prep.cube import open_cube
 from data_prep.readers.features import OUTLINE, rings_of
 from data_prep.sets.milan import MILAN
 from data_prep.sets.trentino import TRENTINO
-from stforecast.bench.curves import Curve, as_curves, columns, in_lines, title_panel
+from stforecast.bench.curves import as_curves, columns, in_lines, title_panel
 from stforecast.bench.drawing import CHARACTERS_PER_INCH, SMALL, TWO_COLUMNS, panels
 from stforecast.bench.run_groups import ALL
-from stforecast.comparison.names import error_name, finite_mean, quantity, refuse_different_tests
-from stforecast.comparison.rows import joined_coverages, joined_targets
+from stforecast.comparison.names import error_name, finite_mean, refuse_different_tests
 from stforecast.comparison.table import errors_by_cell
 from stforecast.data.covariates import strongest_neighbours
 from stforecast.forecasting.results import ForecastRun, data_of
 from stforecast.plots.figure import figure
-
-COLORS = {"error": "YlOrRd", "load": "viridis", "forecast": "viridis", "coverage": "PuOr"}
-"""Colours of each quantity; those of coverage diverge from what the intervals promise."""
 
 
 @figure
 def map(  # The command is called so.
     runs: Sequence[ForecastRun],
     *,
-    show: Literal["error", "load", "forecast", "coverage"] = "error",
     metric: str = "raw_mae",
     width: float = TWO_COLUMNS,
 ) -> Figure:
-    """Map of the cells, coloured by their test error, load, forecast or coverage.
+    """Map of the cells, coloured by their test error.
 
-    A panel for each method, the lowest mean first; one for the load, which all share. Squares are
-    those of the published grid, points are sensors with their strongest roads. North is up. Errors
-    are means over seeds; load and forecast are means over the targets of the test part; coverage
-    is the share of targets inside the widest interval. The colour scale leaves out the highest and
-    lowest 2 % of cells, which have the colours at its ends.
+    A panel for each method, the lowest mean first. Squares are those of the published grid, points
+    are sensors with their strongest roads. North is up. Errors are means over seeds. The colour
+    scale leaves out the highest and lowest 2 % of cells, which have the colours at its ends.
 
     Args:
         runs: runs tested on the same targets, of data with places.
-        show: quantity that the colours show.
         metric: error of each cell over all steps; raw_… is in the data's units.
         width: width of the figure in inches.
     """
     curves = as_curves(runs)
     refuse_different_tests(runs)
     where = _places(curves[0].group.runs[0])
-    shown = curves[:1] if show == "load" else curves
-    values = [_values(curve, show, metric) for curve in shown]
-    order = np.argsort([finite_mean(of_cells) for of_cells in values], kind="stable")
-    norm = _scale(values, show, curves)
-    in_row = min(columns(width), len(shown))
-    names = ["observed"] if show == "load" else [curve.group.label for curve in shown]
-    form = ".1%" if show == "coverage" else ".3g"
-    titles = [f"{names[i]}: mean {finite_mean(values[i]):{form}}" for i in order]
+    values = [errors_by_cell(curve.group, metric)[ALL].to_numpy() for curve in curves]
+    means = [finite_mean(of_cells) for of_cells in values]
+    order = np.argsort(means, kind="stable")
+    known = np.concatenate([of_cells[np.isfinite(of_cells)] for of_cells in values])
+    if not len(known):
+        raise InputError("no cell of these runs has a finite value; there is nothing to draw")
+    low, high = np.quantile(known, (0.02, 0.98))  # So that one cell does not set all colours.
+    norm, colors = Normalize(low, high if high > low else low + 1), "YlOrRd"
+    in_row = min(columns(width), len(curves))
+    titles = [f"{curves[i].group.label}: mean {means[i]:.3g}" for i in order]
     further_lines = max(in_lines(title, width / in_row).count("\n") for title in titles)
     # In inches, the scale of colours takes 0.8 and a line of a title 0.14.
-    height = _height(where, width / in_row) + 0.8 / math.ceil(len(shown) / in_row)
+    height = _height(where, width / in_row) + 0.8 / math.ceil(len(curves) / in_row)
     height += 0.14 * further_lines
-    fig, axes = panels(width, height, len(shown), n_columns=in_row)
+    fig, axes = panels(width, height, len(curves), n_columns=in_row)
     for ax, i, title in zip(axes, order, titles, strict=True):
-        _draw(ax, where, values[i], norm, COLORS[show])
+        _draw(ax, where, values[i], norm, colors)
         title_panel(ax, title, width / in_row)
     place: dict[str, Any] = {"location": "bottom", "fraction": 0.05, "aspect": 40}
-    bar = fig.colorbar(ScalarMappable(norm, COLORS[show]), ax=axes, extend="both", **place)
+    bar = fig.colorbar(ScalarMappable(norm, colors), ax=axes, extend="both", **place)
     bar.ax.tick_params(labelsize=SMALL)
-    if show == "coverage":
-        bar.ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    title = {
-        "error": f"test {error_name(metric, runs)}",
-        "coverage": "coverage of the widest interval, white: as promised",
-        "load": f"mean observed {quantity(runs[:1])}",
-        "forecast": f"mean forecast of {quantity(runs[:1])}",
-    }[show]
-    text = f"{title}. {where.note}"
+    text = f"test {error_name(metric, runs)}. {where.note}"
     bar.set_label(textwrap.fill(text, int(0.9 * width * CHARACTERS_PER_INCH)), fontsize=SMALL)
     return fig
 
@@ -108,35 +93,6 @@ def _places(run: ForecastRun) -> Places:
             f"{run.folder}: its data have no locations of cells; prepare a cube with lon and lat"
         )
     return found
-
-
-def _values(curve: Curve[ForecastRun], show: str, metric: str) -> np.ndarray:
-    """Return the value of each cell `(cells,)`, NaN where there is none."""
-    if show == "error":
-        return errors_by_cell(curve.group, metric)[ALL].to_numpy()
-    if show == "coverage":
-        levels = joined_coverages(curve.group.runs)
-        return levels[max(levels)].by_cell()
-    if show == "load":
-        return joined_targets(curve.group.runs)["y"].mean(("time", "horizon")).to_numpy()
-    from stforecast.forecasting.tables import as_predicted  # imports torch
-
-    forecasts = [as_predicted(run.forecasts())["y_hat"] for run in curve.group.runs]
-    return np.mean([values.mean(("time", "horizon")).to_numpy() for values in forecasts], axis=0)
-
-
-def _scale(
-    values: Sequence[np.ndarray], show: str, curves: Sequence[Curve[ForecastRun]]
-) -> Normalize:
-    known = np.concatenate([of_cells[np.isfinite(of_cells)] for of_cells in values])
-    if not len(known):
-        raise InputError("no cell of these runs has a finite value; there is nothing to draw")
-    low, high = np.quantile(known, (0.02, 0.98))  # So that one cell does not set all colours.
-    if show == "coverage":
-        nominal = max(joined_coverages(curves[0].group.runs))
-        reach = max(abs(high - nominal), abs(low - nominal), 0.01)
-        return Normalize(nominal - reach, nominal + reach)
-    return Normalize(low, high if high > low else low + 1)
 
 
 def _height(where: Places, width: float) -> float:

@@ -30,14 +30,6 @@ if TYPE_CHECKING:
     from stforecast.forecasting.forecaster import Forecaster
 
 
-def fitted_run(forecaster: Forecaster, place: int) -> ForecastRun:
-    """Return a forecaster's run that was never written; `place` distinguishes it from others."""
-    from stforecast.forecasting.runs import facts_of
-
-    about = {"label": forecaster.config.method, "data": forecaster.data_.series.name}
-    return _run_of(Path(f"forecaster {place}"), about | facts_of(forecaster), forecaster)
-
-
 def model_run(
     folder: Path, history: str | os.PathLike[str], events: Path | None = None
 ) -> ForecastRun:
@@ -103,7 +95,10 @@ def _runs_of(thing: Any, place: int) -> list[ForecastRun]:
     from stforecast.forecasting.forecaster import Forecaster
 
     if isinstance(thing, Forecaster):
-        return [fitted_run(thing, place)]
+        from stforecast.forecasting.runs import facts_of
+
+        about = {"label": thing.config.method, "data": thing.data_.series.name, **facts_of(thing)}
+        return [_run_of(Path(f"forecaster {place}"), about, thing)]
     raise InputError(
         f"cannot draw a figure of an object of type {type(thing).__name__}; give a run, its "
         "folder, a fitted forecaster or a table of errors"
@@ -157,7 +152,6 @@ def common(
     *,
     top: int | None = None,
     highlight: str | None = None,
-    height: float | None = None,
     title: str = "",
 ) -> None:
     """Take the options that all figures have.
@@ -165,7 +159,6 @@ def common(
     Args:
         top: draw only this many methods, those with the lowest test error; by default all.
         highlight: names of methods to draw in colour, separated by commas; all others are grey.
-        height: height of the figure in inches; by default as its content needs.
         title: title above the figure.
     """
 
@@ -179,7 +172,7 @@ def figure(draw: Callable[..., Figure], *, has_parts: bool = True) -> Callable[.
     @functools.wraps(draw)
     def drawn(
         runs: Any, *, ax: Axes | None = None, top: int | None = None, highlight: Any = None,
-        height: float | None = None, title: str = "", **options: Any,
+        title: str = "", **options: Any,
     ) -> Figure:  # fmt: skip
         found = as_runs(runs)
         metric = options.get("metric", own.parameters["metric"].default if scored else "mse")
@@ -198,12 +191,13 @@ def figure(draw: Callable[..., Figure], *, has_parts: bool = True) -> Callable[.
             found = best(found, top, metric)
         with drawing.looking(drawing.Look(ax, _names(highlight, found), among)):
             fig = draw(found, **options)
-        if isinstance(fig, drawing.PlainFigure):
-            drawing.finish_figure(fig, height, title)
-        else:
+        if not isinstance(fig, drawing.PlainFigure):
             drawing.write_plainly(fig)
-            if ax is not None and title:
+            if title:
                 fig.axes[0].set_title(title)
+        elif title:
+            above = fig.get_suptitle()
+            fig.suptitle(f"{title}\n{above}" if above else title, fontsize=drawing.TEXT)
         return fig
 
     extra: list[Callable[..., None]] = [common] if draws_parts else [part, common]

@@ -5,23 +5,19 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from stforecast.bench.curves import as_curves
 from stforecast.bench.drawing import CHARACTERS_PER_INCH, SMALL, TWO_COLUMNS, panels
-from stforecast.bench.run_groups import ALL, RunGroup, by_step, pooled
-from stforecast.bench.tables import plus_minus
+from stforecast.bench.run_groups import ALL
 from stforecast.comparison.errors import SEASONAL
 from stforecast.comparison.names import (
     by_task,
     error_name,
-    error_rows,
     horizon_ahead,
     shown_steps,
     time_ahead,
@@ -36,52 +32,40 @@ def heatmap(
     runs: Sequence[ForecastRun],
     *,
     metric: str = "mse",
-    show: Literal["skill", "error"] = "skill",
     width: float = TWO_COLUMNS,
 ) -> Figure:
-    """Skill or error of each method on each data set, as numbers on colours.
+    """Skill of each method on each data set, as numbers on colours.
 
     Skill is 1 minus the geometric mean, over cells, of a method's error divided by that of seasonal
     naive, which repeats the day or the week before: 100 % for no error, below 0 for a larger error
-    than that of seasonal naive. Errors are pooled over cells; their colour is the ratio to the
-    lowest of the column. Both are means over seeds. Columns are the data, with the horizon if it
-    differs; if all runs have the same data, they are the times ahead and the whole horizon. Rows
-    are sorted by the geometric mean of the ratios of a row, or by the whole horizon; the best is on
-    top. Grey: not run.
+    than that of seasonal naive. Errors are means over seeds. Columns are the data, with the horizon
+    if it differs; if all runs have the same data, they are the times ahead and the whole horizon.
+    Rows are sorted by the geometric mean of the ratios of a row, or by the whole horizon; the best
+    is on top. Grey: not run.
 
     Args:
         runs: finished runs.
-        metric: error, on which the skill is based, too; raw_… is in the data's units.
-        show: skill, or the error itself.
+        metric: error of the skill; raw_… is in the data's units.
         width: width of the figure in inches.
     """
     as_curves(runs)  # Refuses no runs.
     tasks = by_task(runs)
-    of_group = _skill if show == "skill" else _errors
-    columns = {
-        name: {group.name: of_group(group, metric) for group in groups}
-        for name, groups in tasks.items()
-    }
+    columns: dict[str, dict[str, pd.Series]] = {name: {} for name in tasks}
+    for task, groups in tasks.items():
+        for group in groups:
+            errors, naive = (errors_by_cell(group, metric, naive=n) for n in (False, True))
+            columns[task][group.name] = 100 * skill_by_step(errors, naive)
     if len(tasks) == 1:
         table = _by_step(columns, runs[0])
     else:
         of_task = {t: {n: found[ALL] for n, found in rows.items()} for t, rows in columns.items()}
         table = pd.DataFrame(of_task)
-    ratios = 1 - table / 100 if show == "skill" else table / table.abs().min()
-    known = (ratios.iloc[:, -1:] if len(tasks) == 1 else ratios).clip(lower=1e-9)
-    order = np.log(known).mean(axis=1).sort_values(kind="stable").index
-    table, ratios = table.loc[order], ratios.loc[order]
+    ratios = 1 - (table.iloc[:, -1:] if len(tasks) == 1 else table) / 100
+    means = np.log(ratios.clip(lower=1e-9)).mean(axis=1)
     name, horizons = error_name(metric, runs), {horizon_ahead(run) for run in runs}
     if len(tasks) > 1 and len(horizons) == 1:
         name = f"{name}, {horizons.pop()}".removesuffix(", ")
-    if show == "skill":
-        fig = skill_map(table, name, width=width)
-    else:
-        fig, ax = _empty(table, width)
-        norm = Normalize(1, min(3.0, max(1.05, _largest(ratios))))
-        texts = table.map(lambda v: plus_minus(v, 0.0) if np.isfinite(v) else "∞")
-        label = f"test {name}; colour: ratio to the lowest of the column"
-        _draw(fig, ax, ratios.to_numpy(), texts, norm, "Blues", label)
+    fig = skill_map(table.loc[means.sort_values(kind="stable").index], name, width=width)
     title = "" if len(tasks) > 1 else next(iter(tasks))
     fig.axes[0].set_title(title, fontsize=SMALL, loc="left")
     return fig
@@ -91,33 +75,32 @@ def skill_map(
     table: pd.DataFrame, error: str, *, digits: int = 1, width: float = TWO_COLUMNS
 ) -> Figure:
     """Draw a table of skill in per cent against seasonal naive, NaN where it is unknown."""
-    fig, ax = _empty(table, width)
-    reach = max(1.0, min(100.0, _largest(table.abs())))
-    texts = table.map(lambda v: f"{v:+.{digits if abs(v) < 100 else 0}f}")
-    label = f"skill against {SEASONAL} in {error}, %"
-    _draw(fig, ax, table.to_numpy(), texts, Normalize(-reach, reach), "PuOr", label)
-    return fig
-
-
-def _empty(table: pd.DataFrame, width: float) -> tuple[Figure, Axes]:
-    """Return an empty figure and its axes, which name rows and columns."""
     fig, (ax,) = panels(width, 1.1 + 0.2 * len(table))
     ax.set_yticks(range(len(table)), table.index)
     n_characters = max(6, int(0.75 * width * CHARACTERS_PER_INCH / len(table.columns)))
     heads = [_in_lines(str(name), n_characters) for name in table.columns]
     ax.set_xticks(range(len(heads)), heads)
-    return fig, ax
-
-
-def _skill(group: RunGroup[ForecastRun], metric: str) -> pd.Series:
-    errors, naive = (errors_by_cell(group, metric, naive=n) for n in (False, True))
-    return 100 * skill_by_step(errors, naive)
-
-
-def _errors(group: RunGroup[ForecastRun], metric: str) -> pd.Series:
-    tables = [error_rows(run, metric) for run in group.runs]
-    values = [pd.concat([by_step(t), pooled(t)]).set_index("horizon")["value"] for t in tables]
-    return pd.concat(values, axis=1).mean(axis=1, skipna=False).fillna(np.inf)
+    ax.set_facecolor("0.88")
+    ax.grid(visible=False)
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0)
+    skills = np.ma.masked_invalid(table.to_numpy())
+    reach = float(np.clip(np.abs(skills).max(), 1, 100)) if skills.count() else 1.0
+    # All kinds of colour vision tell these colours apart (colorbrewer2.org).
+    image = ax.imshow(skills, cmap="PuOr", norm=Normalize(-reach, reach), aspect="auto")
+    brightness = image.to_rgba(skills)[..., :3] @ [0.299, 0.587, 0.114]  # ITU-R BT.601
+    for (row, column), skill in np.ndenumerate(table.to_numpy()):
+        text = f"{skill:+.{digits if abs(skill) < 100 else 0}f}" if np.isfinite(skill) else "–"
+        dark = np.isfinite(skill) and brightness[row, column] < 0.5
+        shown = ax.text(column, row, text, fontsize=SMALL, color="white" if dark else "black")
+        shown.set(ha="center", va="center_baseline")
+    below, above = bool((skills < -reach).any()), bool((skills > reach).any())
+    beyond = {(True, True): "both", (True, False): "min", (False, True): "max"}
+    extend = beyond.get((below, above), "neither")
+    bar = fig.colorbar(image, ax=ax, location="bottom", fraction=0.05, aspect=40, extend=extend)
+    bar.ax.tick_params(labelsize=SMALL)
+    bar.set_label(f"skill against {SEASONAL} in {error}, %", fontsize=SMALL)
+    return fig
 
 
 def _by_step(columns: Mapping[str, Mapping[str, pd.Series]], run: ForecastRun) -> pd.DataFrame:
@@ -141,38 +124,3 @@ def _in_lines(text: str, n_characters: int) -> str:
     kept = re.sub(r"(?<=\d) ", "\N{NO-BREAK SPACE}", text).replace("_", "_ ")
     lines = textwrap.fill(kept, n_characters).replace("_ ", "_")
     return lines.replace("\N{NO-BREAK SPACE}", " ")
-
-
-def _largest(table: pd.DataFrame) -> float:
-    values = table.to_numpy()
-    return float(values[np.isfinite(values)].max(initial=0.0))
-
-
-def _draw(
-    fig: Figure,
-    ax: Axes,
-    colours: np.ndarray,
-    texts: pd.DataFrame,
-    norm: Normalize,
-    cmap: str,
-    label: str,
-) -> None:
-    """Draw numbers on colours that all kinds of colour vision tell apart (colorbrewer2.org)."""
-    missing = np.isnan(colours)
-    shown = np.ma.masked_where(missing, colours)
-    image = ax.imshow(shown, cmap=cmap, norm=norm, aspect="auto")
-    ax.set_facecolor("0.88")
-    ax.grid(visible=False)
-    ax.spines[:].set_visible(False)
-    ax.tick_params(length=0)
-    brightness = image.to_rgba(shown)[..., :3] @ [0.299, 0.587, 0.114]  # ITU-R BT.601
-    for (row, column), text in np.ndenumerate(np.where(missing, "–", texts.to_numpy())):
-        dark = not missing[row, column] and brightness[row, column] < 0.5
-        shown_text = ax.text(column, row, text, fontsize=SMALL, color="white" if dark else "black")
-        shown_text.set(ha="center", va="center_baseline")
-    below, above = (colours < norm.vmin).any(), (colours > norm.vmax).any()
-    beyond = {(1, 1): "both", (1, 0): "min", (0, 1): "max", (0, 0): "neither"}
-    extend = beyond[int(below), int(above)]
-    bar = fig.colorbar(image, ax=ax, location="bottom", fraction=0.05, aspect=40, extend=extend)
-    bar.ax.tick_params(labelsize=SMALL)
-    bar.set_label(label, fontsize=SMALL)
