@@ -5,7 +5,7 @@ from result_tables import results_table
 
 from data_prep.base.errors import InputError
 from stforecast.comparison.leaderboard import compare
-from stforecast.comparison.summary import summary
+from stforecast.comparison.results import summary
 
 
 @pytest.fixture
