@@ -27,7 +27,7 @@ from data_prep.city.activity import PER_HOUR, PRESETS, simulated_days
 from data_prep.city.simulate import CITIES, block, zones
 from data_prep.cube import make_cube, write_cube
 from experiments.benchmarks import frame
-from stforecast.comparison.summary import summary
+from stforecast.comparison.results import summary
 from stforecast.forecasting import runs
 
 START, OTHERS = datetime.date(2013, 11, 1), "others"

@@ -319,7 +319,7 @@ def skill_table(benchmarks: Benchmarks, page: str) -> str:
 
 def skill_figure(benchmarks: Benchmarks) -> bytes:
     """Draw the numbers of `skill_table` but the zeros of seasonal naive, as a PNG."""
-    from stforecast.plots.heat_map import skill_map
+    from stforecast.plots.comparisons import skill_map
 
     table = _skills(benchmarks)
     return as_png(skill_map(table.loc[:, table.any()], "MSE", digits=0))

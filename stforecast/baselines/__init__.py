@@ -10,17 +10,17 @@ from __future__ import annotations
 from data_prep.base.registry import Registry, is_named
 from stforecast.baselines.base import Baseline, Peer
 
-
-def _simplest_first(kind: type[Baseline]) -> tuple[bool, bool, bool, bool, str]:
-    is_peer = issubclass(kind, Peer)
-    return is_peer, kind.reads_windows, kind.pooled, bool(kind.learned), kind.name
-
-
 BASELINES: Registry[type[Baseline]] = Registry(
     "reference forecaster",
     "stforecast.baselines",
     is_entry=is_named(Baseline),
     group="stforecast.baselines",
-    sort_by=_simplest_first,
+    sort_by=lambda kind: (
+        issubclass(kind, Peer),
+        kind.reads_windows,
+        kind.pooled,
+        bool(kind.learned),
+        kind.name,
+    ),
 )
 """Every reference forecaster by name, simplest first, those of other libraries last."""

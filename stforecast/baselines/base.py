@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -263,3 +263,21 @@ class Peer(Baseline):
 
     def _start_clock(self) -> None:
         self.limit = TimeLimit(self.name, self.config.time_limit)
+
+    def _by_batches(
+        self,
+        n_cells: int,
+        starts: np.ndarray,
+        n: int,
+        forecast: Callable[[tuple[np.ndarray, np.ndarray]], np.ndarray],
+    ) -> np.ndarray:
+        """Forecast all windows of all cells, `n` at a time, within the time limit.
+
+        `forecast` is given starts and positions of cells, and returns `(n, horizon)`.
+        """
+        cells, windows = np.divmod(np.arange(n_cells * len(starts)), len(starts))
+        y_hat = []
+        for k in range(0, len(cells), n):
+            y_hat.append(forecast((starts[windows[k : k + n]], cells[k : k + n])))
+            self.limit.check(min(k + n, len(cells)), len(cells), "windows")
+        return np.concatenate(y_hat).reshape(n_cells, len(starts), -1)

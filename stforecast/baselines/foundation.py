@@ -33,8 +33,6 @@ from stforecast.data.clock import Calendar
 FILES = ("config.json", "model.safetensors")
 """Files of a folder of weights that are read."""
 
-OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-
 
 @dataclass(frozen=True)
 class FoundationOptions(PeerOptions):
@@ -118,7 +116,7 @@ class Foundation(Peer):
         Loaders give a model of another architecture random weights, so it is checked first.
         """
         folder = Path(self.config.weights).absolute()
-        with mock.patch.dict(os.environ, OFFLINE):
+        with mock.patch.dict(os.environ, HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1"):
             try:
                 found = json.loads((folder / FILES[0]).read_text()).get("architectures")
                 if not self.architectures & {*(found or ())}:
@@ -140,14 +138,11 @@ class Foundation(Peer):
         size = self._steps()
         padded = np.pad(series, ((size, 0), (0, 0)), constant_values=np.nan).astype(np.float32)
         contexts = np.lib.stride_tricks.sliding_window_view(padded, size, axis=0)
-        cells, windows = np.divmod(np.arange(series.shape[1] * len(starts)), len(starts))
-        y_hat = []
-        for k in range(0, len(cells), self.config.batch):
-            where = starts[windows[k : k + self.config.batch]], cells[k : k + self.config.batch]
-            past = torch.from_numpy(contexts[where])
-            y_hat.append(self._medians(past))
-            self.limit.check(k + len(past), len(cells), "windows")
-        return torch.cat(y_hat).numpy().reshape(series.shape[1], len(starts), -1)
+
+        def forecast(where: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+            return self._medians(torch.from_numpy(contexts[where])).numpy()
+
+        return self._by_batches(series.shape[1], starts, self.config.batch, forecast)
 
 
 class Chronos(Foundation):

@@ -29,12 +29,6 @@ from stforecast.data.clock import Calendar
 from stforecast.data.dates import WEEK
 from stforecast.data.windows import impute
 
-MOST_INPUTS = 512
-"""Longest input by default: the longest look-back window of the PatchTST paper."""
-
-BATCH = 1024
-"""Windows to forecast at a time."""
-
 
 @dataclass(frozen=True)
 class NeuralOptions(PeerOptions):
@@ -71,7 +65,8 @@ class NeuralPeer(Peer):
 
         past = series[: starts.max() + self.spec.horizon]
         n_steps, n_cells = past.shape
-        input_size = self.config.input_size or min(calendar.steps_in(WEEK), MOST_INPUTS)
+        # The longest look-back window of the PatchTST paper.
+        input_size = self.config.input_size or min(calendar.steps_in(WEEK), 512)
         if n_steps < input_size + self.spec.horizon:
             raise InputError(
                 f"{self.name}: the training part has {n_steps} steps, one window needs "
@@ -128,18 +123,17 @@ class NeuralPeer(Peer):
         size = self.net.input_size
         values, seen = (np.pad(part, ((size, 0), (0, 0))) for part in _filled(series))
         inputs, masks = (sliding_window_view(part, size, axis=0) for part in (values, seen))
-        cells, windows = np.divmod(np.arange(series.shape[1] * len(starts)), len(starts))
-        y_hat = []
-        for k in range(0, len(cells), BATCH):
-            where = starts[windows[k : k + BATCH]], cells[k : k + BATCH]
+
+        def forecast(where: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
             batch = {
                 "insample_y": torch.from_numpy(inputs[where][..., None]),
                 "insample_mask": torch.from_numpy(masks[where][..., None]),
                 **dict.fromkeys(("futr_exog", "hist_exog", "stat_exog")),
             }
-            y_hat.append(self.net(batch)[..., 0])
-            self.limit.check(k + len(where[0]), len(cells), "windows")
-        return torch.cat(y_hat).numpy().reshape(series.shape[1], len(starts), -1)
+            y_hat: np.ndarray = self.net(batch)[..., 0].numpy()
+            return y_hat
+
+        return self._by_batches(series.shape[1], starts, 1024, forecast)
 
 
 def _filled(series: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

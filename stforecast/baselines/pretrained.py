@@ -43,14 +43,8 @@ DAYS = torch.arange(1, 8)
 WEEKS = torch.tensor([14, 21, 28])
 """Further days before a target, of which fewer readings are inputs."""
 
-BESIDE = 2
-"""Steps before and after the same time of another day that are inputs, too; 1 for `WEEKS`."""
-
 LARGEST = 8.0
 """Most standard deviations that an input counts as."""
-
-SMALLEST = 0.05
-"""Smallest standard deviation of seven days, in those of the training part."""
 
 FEWEST = 8
 """Fewest steps of a day."""
@@ -143,7 +137,8 @@ class Past:
             self._means(days, days + self.day, first),
         ]
         targets, of_target = first + ahead - 1, []
-        for former, beside in ((DAYS, BESIDE), (WEEKS, 1)):
+        # Of other days, also some steps before and after the same time are inputs.
+        for former, beside in ((DAYS, 2), (WEEKS, 1)):
             at = self.clock.before(targets[..., None], former * self.day)
             around = at[..., None] + torch.arange(-beside, beside + 1)
             of_target.append(self._readings(around.flatten(2), first[..., None]))
@@ -151,8 +146,9 @@ class Past:
         window = _masked(of_window, mean[..., None], spread[..., None])
         target = _masked(of_target, mean[..., None, None], spread[..., None, None])
         of_clock = self._of_clock(targets, ahead).expand(*target.shape[:-1], -1)
+        step = torch.full_like(spread, math.log(self.day / 24) / 2)
         return Inputs(
-            torch.cat([window, self._facts(spread)], dim=-1),
+            torch.cat([window, step[..., None].float(), spread.log()[..., None].float()], dim=-1),
             torch.cat([target, of_clock], dim=-1),
             mean,
             spread,
@@ -164,7 +160,8 @@ class Past:
         n, total, squares = self._sums[..., starts] - self._sums[..., begin]
         some = n.clamp(min=1)
         mean = total / some
-        spread = (squares / some - mean**2).clamp(min=SMALLEST**2).sqrt()
+        # At least 0.05 standard deviations of the training part.
+        spread = (squares / some - mean**2).clamp(min=0.05**2).sqrt()
         return mean, torch.where(n > 0, spread, 1.0)
 
     def _readings(self, steps: Tensor, first: Tensor) -> Tensor:
@@ -178,11 +175,6 @@ class Past:
         low, high = (torch.minimum(part, first).clamp(min=0) for part in (begin, end))
         n, total, _ = self._sums[..., high] - self._sums[..., low]
         return (total / n).float()
-
-    def _facts(self, spread: Tensor) -> Tensor:
-        """Return what else tells of a cell: the steps of a day, and the size of its changes."""
-        step = torch.full_like(spread, math.log(self.day / 24) / 2)
-        return torch.stack([step, spread.log()], dim=-1).float()
 
     def _of_clock(self, targets: Tensor, ahead: Tensor) -> Tensor:
         """Return time of day and weekday of targets and how far they are ahead."""

@@ -50,12 +50,8 @@ class Ridge(Baseline):
     def _forecast(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         weights = self.arrays["weights"]
         self._check_cells(series, len(weights))
-        return _forecast(input_windows(series, starts, self.spec, calendar), weights)
-
-
-def _forecast(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Forecast `(…, windows, horizon)` from inputs `(…, windows, n_inputs)`."""
-    return x @ weights[..., 1:].swapaxes(-2, -1) + weights[..., None, :, 0]
+        x = input_windows(series, starts, self.spec, calendar)
+        return x @ weights[..., 1:].swapaxes(-2, -1) + weights[..., None, :, 0]
 
 
 def _normal_equations(

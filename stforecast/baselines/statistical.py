@@ -86,11 +86,17 @@ class StatisticalPeer(Peer):
             "slot": _slot(calendar),
             "cells": self._each(partial(_fit, type(self), season), list(past.T)),
         }
-        text = json.dumps(about, default=_encode)
+        text = json.dumps(
+            about,
+            default=lambda v: {"array": v.tolist()} if isinstance(v, np.ndarray) else v.item(),
+        )
         return {"models": np.frombuffer(text.encode(), np.uint8)}
 
     def _forecast(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
-        about = json.loads(self.arrays["models"].tobytes(), object_hook=_decode)
+        about = json.loads(
+            self.arrays["models"].tobytes(),
+            object_hook=lambda d: np.array(d["array"]) if d.keys() == {"array"} else d,
+        )
         self._check_cells(series, len(about["cells"]))
         season = about["season"]
         first = (about["slot"] - _slot(calendar)) % season
@@ -143,24 +149,13 @@ def _forward(
     parameters, values = cell
     model = kind.build(season)
     kind.fitted_part(model).model_ = {"fit": None, **parameters}
-    histories = (_at_least(2 * season + 1, season, values[: max(start, 0)]) for start in starts)
-    return np.stack([model.forward(y=past, h=horizon)["mean"] for past in histories])
-
-
-def _encode(value: np.ndarray | np.generic) -> Any:
-    """Convert what JSON does not know."""
-    return {"array": value.tolist()} if isinstance(value, np.ndarray) else value.item()
-
-
-def _decode(found: dict[str, Any]) -> Any:
-    """Restore the arrays that `_encode` converted."""
-    return np.array(found["array"]) if found.keys() == {"array"} else found
-
-
-def _at_least(n_steps: int, season: int, past: np.ndarray) -> np.ndarray:
-    """Lengthen a short history with zeros before it, by whole seasons."""
-    seasons = -(-max(0, n_steps - len(past)) // season)
-    return np.concatenate([np.zeros(seasons * season), past])
+    y_hat = []
+    for past in (values[: max(start, 0)] for start in starts):
+        # A short history is lengthened with zeros before it, by whole seasons.
+        seasons = -(-max(0, 2 * season + 1 - len(past)) // season)
+        past = np.concatenate([np.zeros(seasons * season), past])
+        y_hat.append(model.forward(y=past, h=horizon)["mean"])
+    return np.stack(y_hat)
 
 
 def _filled(series: np.ndarray) -> np.ndarray:

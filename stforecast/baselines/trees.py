@@ -26,9 +26,6 @@ from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import input_windows, training_targets
 from stforecast.federated.core.options import CheckedOptions, Grid
 
-SMALL_JOB = 100_000
-"""Number of records below which one thread is faster."""
-
 
 class PooledTrees(Baseline):
     """Trees on the windows of all cells together, one model for each target step.
@@ -72,12 +69,12 @@ class PooledTrees(Baseline):
 
 
 def threads_for(n_records: int) -> threadpool_limits:
-    """Limit small jobs to one thread.
+    """Limit jobs of fewer than 100,000 records to one thread.
 
     On a busy machine the threads of a small job wait for each other far longer than they work:
     60 s instead of 0.2 s for 10,000 records. The trees do not depend on the number of threads.
     """
-    return threadpool_limits(1 if n_records < SMALL_JOB else None, user_api="openmp")
+    return threadpool_limits(1 if n_records < 100_000 else None, user_api="openmp")
 
 
 def with_cells(x: np.ndarray) -> np.ndarray:
@@ -89,10 +86,6 @@ def with_cells(x: np.ndarray) -> np.ndarray:
 def flat(windows: np.ndarray) -> np.ndarray:
     """Merge cells and windows into records."""
     return windows.reshape(-1, windows.shape[-1])
-
-
-MOST_CELLS = 255
-"""Largest number of categories of an input that scikit-learn takes."""
 
 
 @dataclass(frozen=True)
@@ -133,10 +126,10 @@ class Boosting(PooledTrees):
     Options = BoostingConfig
 
     def _learn(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> Arrays:
-        if self.config.cell_id and series.shape[1] > MOST_CELLS:
+        if self.config.cell_id and series.shape[1] > 255:
             raise InputError(
-                f"{self.name}: cell_id takes up to {MOST_CELLS} cells, the data have "
-                f"{series.shape[1]}; leave it out"
+                f"{self.name}: cell_id takes up to 255 cells, the data have {series.shape[1]}; "
+                "leave it out"
             )
         records = self._records(series, starts, calendar)
         own = {"n_cells": np.array(series.shape[1])} if self.knows_cells else {}
@@ -185,10 +178,6 @@ class Boosting(PooledTrees):
             categorical_features=[n_inputs - 1] if self.config.cell_id else None,
             random_state=0,  # Of the tenth held out for early stopping.
         )
-
-
-RECENT = 24
-"""Number of newest steps among the inputs by default."""
 
 
 @dataclass(frozen=True)
@@ -284,7 +273,7 @@ def rich_lags(horizon: int, calendar: Calendar) -> str:
     >>> rich_lags(3, Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("10min")))
     '2-24,142-144,1006-1008'
     """
-    ranges = [range(2, RECENT + 1)]
+    ranges = [range(2, 25)]
     for span in (DAY, WEEK):
         season = calendar.steps_in(span)
         ranges.append(range(max(ranges[-1].stop, season - horizon + 1), season + 1))

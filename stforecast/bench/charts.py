@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeGuard
+from typing import Generic, TypeGuard
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -72,19 +72,11 @@ def bar_panel(
     return fig, ax
 
 
-NAMES = 0.36
-"""Maximum share of the figure's width for the names on either side."""
-
 AXIS, TICK, BAR, GAP = 0.6, 0.07, 0.09, 0.06
 """Inches from the top to the axis, of a tick, from bar to bar, and around texts."""
 
 OVERHANG = 0.03
 """Inches by which a bar is longer than from its first rank to its last, on either side."""
-
-LABEL = 0.2
-"""Minimum number of inches from one labelled rank to the next."""
-
-LINE: dict[str, Any] = {"color": "0.35", "linewidth": 0.7}
 
 To_x = Callable[[float], float]
 """Turns a rank into inches from the left."""
@@ -99,7 +91,13 @@ def draw_ranks(ranking: Ranking, names: Sequence[str], width: float = TWO_COLUMN
     n = len(ranking.ranks)
     if len(names) != n:
         raise InputError(f"{len(names)} names for {n} mean ranks; give one each")
-    labels, margin = _labels(ranking, names, width)
+    # Unbreakable spaces keep a rank on one line with the end of its name.
+    gap = "\N{NO-BREAK SPACE}" * 2
+    texts = [f"{name}{gap}{rank:.2f}" for name, rank in zip(names, ranking.ranks, strict=True)]
+    # The names on either side take at most 36 % of the width.
+    n_characters = min(max(map(len, texts)), int(0.36 * width * CHARACTERS_PER_INCH))
+    labels = [textwrap.fill(text, n_characters) for text in texts]
+    margin = n_characters / CHARACTERS_PER_INCH + GAP
     difference = ranking.critical_difference
     # The ruler must fit, too: of few clients it is longer than the axis.
     length = min(width - 2 * margin, (width - margin - 2 * GAP) * (n - 1) / difference)
@@ -121,20 +119,13 @@ def draw_ranks(ranking: Ranking, names: Sequence[str], width: float = TWO_COLUMN
     ax.set_ylim(height, 0)
     _draw_axis(ax, n, to_x)
     _draw_ruler(ax, difference, to_x)
-    _draw_bars(ax, bars, levels)
+    for (start, end), level in zip(bars, levels, strict=True):
+        y = AXIS + TICK + BAR * (level + 0.3)
+        ends = (start - OVERHANG, end + OVERHANG)
+        ax.plot(ends, (y, y), color="0.1", linewidth=2.5, solid_capstyle="butt", gid="bar")
     for places, end, align in ((left, to_x(1), "right"), (right, to_x(n), "left")):
         _draw_names(ax, labels, x, places, top, end, align)
     return fig
-
-
-def _labels(ranking: Ranking, names: Sequence[str], width: float) -> tuple[list[str], float]:
-    """Return names with their mean ranks, in lines, and the inches that they need on one side."""
-    # Unbreakable spaces keep a rank on one line with the end of its name.
-    gap = "\N{NO-BREAK SPACE}" * 2
-    texts = [f"{name}{gap}{rank:.2f}" for name, rank in zip(names, ranking.ranks, strict=True)]
-    n_characters = min(max(map(len, texts)), int(NAMES * width * CHARACTERS_PER_INCH))
-    labels = [textwrap.fill(text, n_characters) for text in texts]
-    return labels, n_characters / CHARACTERS_PER_INCH + GAP
 
 
 def _height(label: str) -> float:
@@ -157,12 +148,13 @@ def _draw_axis(ax: Axes, n: int, to_x: To_x) -> None:
     """Draw the axis of ranks 1 to `n`, with labels as dense as they are readable."""
     ax.plot((to_x(1), to_x(n)), (AXIS, AXIS), color="0.1", linewidth=1)
     inches = to_x(2) - to_x(1)
-    step = next(step for step in (1, 2, 5, 10, 20, 50, n) if step * inches >= LABEL or step >= n)
+    apart = 0.2  # Inches from one labelled rank to the next.
+    step = next(step for step in (1, 2, 5, 10, 20, 50, n) if step * inches >= apart or step >= n)
     for rank in range(1, n + 1):
         labelled = rank == 1 or rank % step == 0
         x, reach = to_x(rank), TICK if labelled else TICK / 2
         ax.plot((x, x), (AXIS - reach, AXIS), color="0.1", linewidth=0.8)
-        if labelled and (rank == 1 or (rank - 1) * inches >= LABEL):
+        if labelled and (rank == 1 or (rank - 1) * inches >= apart):
             ax.text(x, AXIS - TICK - 0.02, str(rank), fontsize=SMALL, ha="center", va="bottom")
 
 
@@ -174,14 +166,6 @@ def _draw_ruler(ax: Axes, difference: float, to_x: To_x) -> None:
         ax.plot((end, end), (y - 0.03, y + 0.03), color="0.1", linewidth=1)
     text = f"critical difference {difference:.2f} (Nemenyi, {LEVEL})"
     ax.text(ends[0], y - 0.06, text, fontsize=SMALL, ha="left", va="bottom")
-
-
-def _draw_bars(ax: Axes, bars: Sequence[tuple[float, float]], levels: Sequence[int]) -> None:
-    """Draw the bars below the axis, each at its level."""
-    for (start, end), level in zip(bars, levels, strict=True):
-        y = AXIS + TICK + BAR * (level + 0.3)
-        ends = (start - OVERHANG, end + OVERHANG)
-        ax.plot(ends, (y, y), color="0.1", linewidth=2.5, solid_capstyle="butt", gid="bar")
 
 
 def _draw_names(
@@ -198,16 +182,14 @@ def _draw_names(
     for place in places:
         middle = top + _height(labels[place]) / 2
         top += _height(labels[place])
-        ax.plot((x[place], x[place], end + outwards / 2), (AXIS, middle, middle), **LINE)
+        ax.plot(
+            (x[place], x[place], end + outwards / 2),
+            (AXIS, middle, middle),
+            color="0.35",
+            linewidth=0.7,
+        )
         text = ax.text(end + outwards, middle, labels[place], fontsize=SMALL, ha=align, va="center")
         text.set(multialignment=align)
-
-
-DECADES = 2
-"""Ratio of values above which the axis is logarithmic."""
-
-MOST_TICKS = 8
-"""Maximum number of values for which a logarithmic axis labels all of them."""
 
 
 def draw_sweep(
@@ -228,7 +210,16 @@ def draw_sweep(
     as_curves(runs)
     setting = setting or _swept(runs)
     values = _values(runs, setting)
-    curves = as_curves([_without(run, setting) for run in runs])
+    curves = as_curves(
+        [
+            dataclasses.replace(
+                run,  # Without the setting, and without its label, which is likely to name it.
+                about={k: v for k, v in run.about.items() if k != "label"}
+                | {"settings": {k: v for k, v in run.settings.items() if k != setting}},
+            )
+            for run in runs
+        ]
+    )
     lines = [_line(curve, values, score) for curve in curves]
     if not any(len(line.points) > 1 for line in lines):
         raise InputError(
@@ -304,13 +295,6 @@ def _values(runs: Sequence[R], setting: str) -> dict[Path, float | None]:
     return settings
 
 
-def _without(run: R, setting: str) -> R:
-    """Return the run without the setting and without its label, which is likely to name it."""
-    settings = {k: v for k, v in run.settings.items() if k != setting}
-    about = {k: v for k, v in run.about.items() if k != "label"}
-    return dataclasses.replace(run, about={**about, "settings": settings})
-
-
 def _line(
     curve: Curve[R],
     values: Mapping[Path, float | None],
@@ -348,14 +332,14 @@ def _draw(ax: Axes, line: SweepLine[R], setting: str) -> None:
 def _scale(ax: Axes, values: Sequence[float]) -> None:
     """Make the x axis logarithmic if necessary; linear around 0 if the values include 0."""
     sizes = [abs(value) for value in values if value]
-    if not sizes or max(sizes) <= 10**DECADES * min(sizes):
+    if not sizes or max(sizes) <= 100 * min(sizes):
         return
     if values[0] > 0:
         ax.set_xscale("log")
     else:
         ax.set_xscale("symlog", linthresh=min(sizes))
     ax.xaxis.set_major_formatter("{x:g}")
-    if len(values) <= MOST_TICKS:
+    if len(values) <= 8:
         ax.xaxis.set_major_locator(FixedLocator(values))
         ax.xaxis.set_minor_locator(NullLocator())
 

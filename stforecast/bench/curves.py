@@ -27,20 +27,19 @@ which observations use, and yellow, which is faint on white."""
 HUES = (*COLORS, "#808080")
 """Colours of methods; grey is that of references that repeat past values."""
 
-OWN = (
-    "fedlean",
-    "fedavg fedprox fedavg_ft scaffold",
-    "fuels fedproto fedda fpl",
-    "fedtrees lightgbm fedper fedbn",
-    "solo ridge ditto apfl",
-    "boosting central fedrep chronos",
-    "seasonal_day seasonal_week last_value historical_average",
-)
-"""Methods of each colour, one for each line style; the darkest colour is the default's alone."""
-
 HOMES = {
     method: hue + len(HUES) * dash
-    for hue, methods in enumerate(OWN)
+    for hue, methods in enumerate(
+        (  # Of each colour, one for each line style; the darkest colour is the default's alone.
+            "fedlean",
+            "fedavg fedprox fedavg_ft scaffold",
+            "fuels fedproto fedda fpl",
+            "fedtrees lightgbm fedper fedbn",
+            "solo ridge ditto apfl",
+            "boosting central fedrep chronos",
+            "seasonal_day seasonal_week last_value historical_average",
+        )
+    )
     for dash, method in enumerate(methods.split())
 } | dict.fromkeys(("fedta", "gldp", "pfpl"), 0)
 """Place of methods that have the same one in every figure; papers on images have the default's."""
@@ -204,8 +203,8 @@ def labels_of(runs: Iterable[Run]) -> tuple[tuple[str, str], ...]:
     return tuple((run.label, run.method) for run in runs)
 
 
-PANEL = 1.25
-"""Height of a small panel in inches."""
+SINGLE, PANEL = 2.3, 1.25
+"""Heights of a single and of a small panel in inches."""
 
 UNNAMED = "_"
 """Label of what does not appear in a legend."""
@@ -217,7 +216,6 @@ def draw_curves(
     labels: Sequence[str],
     draw: Callable[[Axes, Curve[R], T, str], None],
     width: float,
-    height: float,
 ) -> tuple[drawing.PlainFigure, list[Axes]]:
     """Draw curves together; more than six each in a panel of its own, the others behind it in grey.
 
@@ -225,7 +223,7 @@ def draw_curves(
     a panel.
     """
     if len(curves) <= MOST_TOGETHER:
-        fig, (ax,) = drawing.panels(width, height)
+        fig, (ax,) = drawing.panels(width, SINGLE)
         for curve, own, label in zip(curves, values, labels, strict=True):
             draw(ax, curve, own, label)
         return fig, [ax]
@@ -260,15 +258,13 @@ def title_panel(ax: Axes, text: str, width: float) -> None:
     ax.set_title(in_lines(text, width), fontsize=drawing.SMALL - 0.5, loc="left")
 
 
-def outer_labels(axes: Sequence[Axes], x: str, y: str, width: float, height: float) -> None:
+def outer_labels(axes: Sequence[Axes], x: str, y: str, width: float) -> None:
     """Label the axes at the left and in the last row of a grid of panels.
 
     Panels above a gap in the last row have numbers alone.
     """
-    in_row = columns(width) if len(axes) > 1 else 1
-    lines = textwrap.fill(
-        y, int(drawing.CHARACTERS_PER_INCH * (PANEL if len(axes) > 1 else height) * 0.8)
-    )
+    in_row, height = (columns(width), PANEL) if len(axes) > 1 else (1, SINGLE)
+    lines = textwrap.fill(y, int(drawing.CHARACTERS_PER_INCH * height * 0.8))
     x = textwrap.fill(x, int(drawing.CHARACTERS_PER_INCH * width / in_row * 0.85))
     for i, ax in enumerate(axes):
         ax.set_xlabel(x if i // in_row == (len(axes) - 1) // in_row else "")

@@ -103,14 +103,8 @@ def write_plainly(fig: Figure) -> None:
 ONE_COLUMN, TWO_COLUMNS = 3.5, 7.16
 """Widths in inches of one column and of both in a two-column paper (IEEE)."""
 
-NARROWEST, WIDEST = 1, 100
-"""Minimum and maximum width of a figure in inches."""
-
 TEXT, SMALL, TINY = 8, 7, 5.5
 """Font sizes in points: axis labels; ticks, titles and the legend; notes at the top."""
-
-NOTE_HEIGHT = 0.12
-"""Inches that a note at the top takes."""
 
 CHARACTERS_PER_INCH = 18
 """Average number of `SMALL` characters per inch, with a margin."""
@@ -118,17 +112,13 @@ CHARACTERS_PER_INCH = 18
 FORMATS = (".pdf", ".png", ".svg")
 """File name extensions that `save_figure` knows."""
 
-PNG_DPI = 200
-
-LOWEST_DPI, HIGHEST_DPI = 10, 2000
-
 _saving = threading.Lock()
 
 
 def check_width(width: float) -> None:
     """Refuse a figure that is too narrow or too wide."""
-    if not NARROWEST <= width <= WIDEST:
-        raise InputError(f"width is {width}; give {NARROWEST} to {WIDEST} inches")
+    if not 1 <= width <= 100:
+        raise InputError(f"width is {width}; give 1 to 100 inches")
 
 
 def panels(
@@ -285,36 +275,25 @@ def add_legend(fig: PlainFigure, note: str = "", points: Sequence[Line2D] = ()) 
     fig.set_figheight(fig.get_figheight() + box.height / fig.dpi)
 
 
-def finish_figure(fig: Figure, height: float | None, title: str) -> None:
-    """Give a drawn figure a title, and a height in inches unless it is None."""
-    if height is not None:
-        if not NARROWEST <= height <= WIDEST:
-            raise InputError(f"height is {height}; give {NARROWEST} to {WIDEST} inches")
-        fig.set_figheight(height)
-    if title:
-        above = fig.get_suptitle()
-        fig.suptitle(f"{title}\n{above}" if above else title, fontsize=TEXT)
-
-
 def save_figure(
-    fig: Figure, path: str | os.PathLike[str], note: str = "", dpi: float = PNG_DPI
+    fig: Figure, path: str | os.PathLike[str], note: str = "", dpi: float = 200
 ) -> Path:
     """Write a figure atomically, as PDF, PNG or SVG by the extension, and return the path.
 
     `note` is a small text at the top, such as the dates of the data.
     """
-    if not LOWEST_DPI <= dpi <= HIGHEST_DPI:
-        raise InputError(f"dpi is {dpi:g}; give {LOWEST_DPI} to {HIGHEST_DPI} dots per inch")
+    if not 10 <= dpi <= 2000:
+        raise InputError(f"dpi is {dpi:g}; give 10 to 2000 dots per inch")
     path = Path(path)
     extension = path.suffix.lower()
     if extension not in FORMATS:
         found = f"extension {extension!r}" if extension else "no extension"
         raise InputError(f"{path}: {found}, expected one of {', '.join(FORMATS)}")
+    if note:
+        fig.set_figheight(fig.get_figheight() + 0.12)
     if note and fig.get_suptitle():
-        fig.set_figheight(fig.get_figheight() + NOTE_HEIGHT)
         fig.suptitle(f"{fig.get_suptitle()}\n{note}", fontsize=SMALL)
     elif note:
-        fig.set_figheight(fig.get_figheight() + NOTE_HEIGHT)
         fig.suptitle(note, x=0.995, ha="right", fontsize=TINY, color="0.4")
     # Type 42 keeps text as text; publishers refuse matplotlib's default, Type 3. It can be set for
     # the whole process only, hence the lock.
@@ -331,10 +310,6 @@ def png_address(fig: Figure, dpi: float) -> str:
     return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
 
 
-GLYPH = re.compile(r"Glyph (\d+) .* missing from font")
-"""Matplotlib's warning of a character that a font lacks."""
-
-
 @contextmanager
 def _known_glyphs() -> Iterator[None]:
     """Tell once of all characters that the font lacks; pass other warnings on."""
@@ -343,7 +318,7 @@ def _known_glyphs() -> Iterator[None]:
         yield
     lacking = set()
     for each in found:
-        if glyph := GLYPH.match(str(each.message)):
+        if glyph := re.match(r"Glyph (\d+) .* missing from font", str(each.message)):
             lacking.add(chr(int(glyph[1])))
         else:
             warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)

@@ -54,16 +54,12 @@ class Grid(Generic[R]):
     command: tuple[str, ...] = ("stforecast", "bench")
 
     def __post_init__(self) -> None:
-        """Refuse keys that contradict each other."""
+        """Refuse keys that contradict each other, and settings that no row or its method reads."""
         if "seed" in self.settings:
             raise InputError(
                 Words("seed cannot be set for all rows; give seeds = [1, 2] in the file, or {seed}")
             )
         self.kind.check_grid(self)
-        self._check_read()
-
-    def _check_read(self) -> None:
-        """Refuse a setting of a row that its method does not read, and one that no row reads."""
         read: set[str] = set()
         for shared in self.kind.shared_settings(self):
             for entry in self.entries:
@@ -140,18 +136,12 @@ def _with_preset(kind: Kind[Any], table: dict[str, Any], name: str | None) -> di
     settings = {**rest.get("settings", {}), **preset.get("settings", {})}
     found = {**rest, **preset, "settings": settings}
     if "published" in rest and "scenarios" in preset:
-        found["published"] = _published_of(rest["published"], preset["scenarios"])
+        chosen = preset["scenarios"]
+        found["published"] = {
+            key: {s: part[s] for s in part if s in chosen} if isinstance(part, dict) else part
+            for key, part in rest["published"].items()
+        }
     return found
-
-
-def _published_of(published: dict[str, Any], scenarios: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the published numbers of some scenarios."""
-    return {
-        key: {s: numbers for s, numbers in part.items() if s in scenarios}
-        if isinstance(part, dict)
-        else part
-        for key, part in published.items()
-    }
 
 
 def make_grid(kind: Kind[R], table: dict[str, Any], folder: Path | None = None) -> Grid[R]:

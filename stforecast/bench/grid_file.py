@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -13,9 +14,6 @@ from pydantic import StrictFloat, StrictInt, TypeAdapter, ValidationError
 from data_prep.base.errors import InputError, choose, shown, slug
 from data_prep.base.limits import read_bounded
 from stforecast.bench.tables import number
-
-MAX_SEED = 2**32
-"""Bound of the seeds of scikit-learn's generators."""
 
 Keys = Mapping[str, tuple[Any, str]]
 """Keys of a file, with their types and descriptions."""
@@ -65,14 +63,10 @@ class Entry:
     seeds: tuple[int, ...] = ()
 
 
-MAX_BYTES = 2**16
-"""Maximum size of a benchmark's file in bytes; the parser is slow, and files are small."""
-
-
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file; errors name it."""
     try:
-        text = read_bounded(path, MAX_BYTES)
+        text = read_bounded(path, 2**16)  # The parser is slow, and files are small.
     except OSError as e:
         raise InputError(f"{path}: cannot be read ({e.strerror})") from e
     try:
@@ -87,9 +81,7 @@ def check_keys(table: Mapping[str, Any], keys: Keys, needed: Set[str]) -> dict[s
         raise choose("key", min(unknown), keys)
     if missing := needed - table.keys():
         raise InputError(f"no key {min(missing)!r}; give {keys[min(missing)][1]}")
-    found = {key: _check(key, value, *keys[key]) for key, value in table.items()}
-    _check_seeds(found.get("seeds", []))
-    return found
+    return {key: _check(key, value, *keys[key]) for key, value in table.items()}
 
 
 def _check(key: str, value: Any, kind: Any, words: str) -> Any:
@@ -99,12 +91,10 @@ def _check(key: str, value: Any, kind: Any, words: str) -> Any:
         raise InputError(f"{key} is {value!r}; it must be {words}") from e
     if found == []:
         raise InputError(f"{key} is empty; give at least one entry")
+    # The bound is that of scikit-learn's generators.
+    if key == "seeds" and (odd := [seed for seed in found if not 0 <= seed < 2**32]):
+        raise InputError(f"seeds has {odd[0]}; give whole numbers from 0 to {2**32 - 1}")
     return found
-
-
-def _check_seeds(seeds: Sequence[int]) -> None:
-    if odd := [seed for seed in seeds if not 0 <= seed < MAX_SEED]:
-        raise InputError(f"seeds has {odd[0]}; give whole numbers from 0 to {MAX_SEED - 1}")
 
 
 def parse_entries(
@@ -140,11 +130,9 @@ def _seeds_of(label: str, own: dict[str, Any]) -> tuple[int, ...]:
     if "seeds" not in own:
         return ()
     try:
-        found = _check("seeds", own.pop("seeds"), *SEEDS)
-        _check_seeds(found)
+        return tuple(_check("seeds", own.pop("seeds"), *SEEDS))
     except InputError as e:
         raise InputError(f"{label}: ", e) from e
-    return tuple(found)
 
 
 def command_words(
@@ -174,11 +162,8 @@ MARK = "*"
 NOT_OURS = "their data and split are not ours, so compare the order of rows, not the numbers"
 """Default note on a paper's numbers."""
 
-Numbers = Mapping[str, Mapping[str, float]]
+Numbers = dict[str, dict[str, StrictFloat]]
 """Number of each label, by service."""
-
-ByHorizon = Mapping[str, Mapping[str, Mapping[str, float]]]
-"""Numbers of each label by minutes ahead, or "mean", by service."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +180,7 @@ class Published:
 
     source: str
     numbers: Mapping[str, Numbers]
-    horizons: ByHorizon = field(default_factory=dict)
+    horizons: Mapping[str, Numbers] = field(default_factory=dict)
     note: str = NOT_OURS
 
     def columns(self, service: str, labels: Sequence[str]) -> dict[str, list[str]]:
@@ -203,11 +188,14 @@ class Published:
 
         Columns are equally long; a label without a published number has "-".
         """
-        return {
-            f"{METRICS[metric]} as published{MARK}": _column(by_service[service], labels)
-            for metric, by_service in self.numbers.items()
-            if service in by_service
-        }
+        found = {}
+        for metric, by_service in self.numbers.items():
+            if numbers := by_service.get(service):
+                decimals = max(len(str(value).partition(".")[2]) for value in numbers.values())
+                found[f"{METRICS[metric]} as published{MARK}"] = [
+                    number(numbers.get(label, math.nan), f".{decimals}f") for label in labels
+                ]
+        return found
 
     @property
     def services(self) -> set[str]:
@@ -218,11 +206,6 @@ class Published:
     def footnote(self) -> str:
         """Return the note on source and comparability of the columns."""
         return f"\\{MARK} printed in {self.source}: {self.note}"
-
-
-def _column(numbers: Mapping[str, float], labels: Sequence[str]) -> list[str]:
-    decimals = max(len(str(value).partition(".")[2]) for value in numbers.values())
-    return [number(numbers[x], f".{decimals}f") if x in numbers else "-" for x in labels]
 
 
 def parse_published(
@@ -238,8 +221,16 @@ def parse_published(
     source = parts.pop("source", None)
     if not isinstance(source, str) or not parts:
         raise InputError('published needs source = "…" and numbers, as in mse.sms = { solo = 1.9 }')
-    note, horizons = str(parts.pop("note", NOT_OURS)), _horizons(parts.pop("horizons", {}))
-    numbers = {name: _numbers(name, part) for name, part in parts.items()}
+    note = str(parts.pop("note", NOT_OURS))
+    words = "by service and label, numbers by minutes ahead or mean"
+    horizons = _validated("horizons", dict[str, Numbers], parts.pop("horizons", {}), words)
+    numbers = {}
+    for name, part in parts.items():
+        if name not in METRICS:
+            raise InputError(f"published: {choose('metric', name, METRICS)}")
+        numbers[name] = _validated(name, Numbers, part, "by service, a number by label")
+        if not all(numbers[name].values()):
+            raise InputError(f"published.{name}: a service has no numbers; leave it out")
     labels, services = set(labels), set(services)
     for metric, by_service in {**numbers, "horizons": horizons}.items():
         for service, by_label in by_service.items():
@@ -250,21 +241,6 @@ def parse_published(
                     f"published.{metric}.{service}: {choose('label', min(unknown), labels)}"
                 )
     return Published(source, numbers, horizons, note)
-
-
-def _horizons(part: Any) -> ByHorizon:
-    words = "by service and label, numbers by minutes ahead or mean"
-    return _validated("horizons", dict[str, dict[str, dict[str, StrictFloat]]], part, words)
-
-
-def _numbers(metric: str, part: Any) -> Numbers:
-    if metric not in METRICS:
-        raise InputError(f"published: {choose('metric', metric, METRICS)}")
-    words = "by service, a number by label"
-    found = _validated(metric, dict[str, dict[str, StrictFloat]], part, words)
-    if not all(found.values()):
-        raise InputError(f"published.{metric}: a service has no numbers; leave it out")
-    return found
 
 
 def _validated(name: str, kind: Any, part: Any, words: str) -> Any:

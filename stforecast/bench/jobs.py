@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -52,7 +52,7 @@ class Job(Generic[R]):
         fold = f", fold {self.fold.number}" if self.fold else ""
         return f"{self.entry.label}{fold}, seed {self.settings['seed']}"
 
-    def run(self, progress: bool) -> R:
+    def run(self, *, progress: bool) -> R:
         """Execute or resume the run."""
         rounds = self.kind.settings.resolve(self.entry.method, **self.settings).total_rounds
         label = f"{self.name}, rounds"
@@ -71,21 +71,17 @@ class Job(Generic[R]):
             return None
         found = self.kind.run_type.open(self.folder)
         self._refuse_other(found.about)
-        self._refuse_changed(found.about)
-        return self._in_row(found)
-
-    def _in_row(self, run: R) -> R:
-        """Return the run with the label and table that its row has now."""
-        return run.in_row(self.entry.label, self.entry.table)
-
-    def _refuse_changed(self, found: Mapping[str, Any]) -> None:
-        """Refuse a finished run whose data have changed since."""
-        if self.kind.content(self) not in (None, found.get("content")):
+        if self.kind.content(self) not in (None, found.about.get("content")):
             raise InputError(
                 f"{self.folder} was run on other data: {self.data} has changed since, or its "
                 "clients; ",
                 Words("delete it or choose another {out}"),
             )
+        return self._in_row(found)
+
+    def _in_row(self, run: R) -> R:
+        """Return the run with the label and table that its row has now."""
+        return run.in_row(self.entry.label, self.entry.table)
 
     def _refuse_other(self, found: Mapping[str, Any]) -> None:
         settings = {"method": self.entry.method, **self.settings}
@@ -106,14 +102,14 @@ class Job(Generic[R]):
         return {n: v for n, v in flat.items() if n not in ignored} | self.kind.identity(about)
 
 
-def grid_jobs(grid: Grid[R], out: Path, progress: bool) -> list[Job[R]]:
+def grid_jobs(grid: Grid[R], out: Path, *, progress: bool) -> list[Job[R]]:
     """Return every run of a grid, after creating simulated data.
 
     The first seed of the first fold of every row and data set comes first, then that of the further
     folds, then the further seeds, so a benchmark that is stopped has a balanced table.
     """
     jobs: list[tuple[int, Job[R]]] = []
-    for data, scenario in grid.kind.places(grid, out, progress):
+    for data, scenario in grid.kind.places(grid, out, progress=progress):
         for fold, entry in product(grid.kind.folds(grid, scenario, data), grid.entries):
             names = (grid.kind.data_name(data), scenario.name or "-", entry.label)
             folder = out.joinpath("runs", *map(slug, names))
@@ -130,14 +126,21 @@ def grid_jobs(grid: Grid[R], out: Path, progress: bool) -> list[Job[R]]:
 
 
 def do_jobs(
-    jobs: Sequence[Job[R]], title: str, folder: Path, progress: bool, engine: str = LOCAL
+    jobs: Sequence[Job[R]], title: str, folder: Path, *, progress: bool, engine: str = LOCAL
 ) -> tuple[list[R], dict[str, str]]:
     """Return the finished runs, and the one-line error of each failed one by its place in `folder`.
 
     A failed run is recorded in its folder and does not stop the others; it is retried the next
     time. Twins, other runs in the folders and missing data are refused before the first run.
     """
-    _refuse_twins(jobs)
+    seen: set[Path] = set()
+    for job in jobs:
+        if job.folder in seen:
+            raise InputError(
+                f"two runs would share the folder {job.folder}; give data names of their own, and "
+                "each seed, service and scenario once"
+            )
+        seen.add(job.folder)
     for job in jobs:
         if not is_finished(job.folder):
             job.kind.check_data(job)
@@ -150,7 +153,7 @@ def do_jobs(
         for job in missing:
             begins(job.name)
             try:
-                found[job.folder] = job.run(progress)
+                found[job.folder] = job.run(progress=progress)
             except Stopped as stop:
                 raise Stopped(
                     stop.signal, f"{stop.place} of {job.name}", "run the same command to resume"
@@ -166,17 +169,6 @@ def do_jobs(
     for place in runs:
         (place / FAILED).unlink(missing_ok=True)
     return [*runs.values()], failures
-
-
-def _refuse_twins(jobs: Iterable[Job[Any]]) -> None:
-    seen: set[Path] = set()
-    for job in jobs:
-        if job.folder in seen:
-            raise InputError(
-                f"two runs would share the folder {job.folder}; give data names of their own, and "
-                "each seed, service and scenario once"
-            )
-        seen.add(job.folder)
 
 
 @dataclass(frozen=True)
@@ -197,8 +189,8 @@ def run_grid(
     `out` gets `runs/`, `figures/`, `table.md`, `.tex` and `.json`, `metrics.csv` and more tables.
     """
     with locked(out):
-        jobs = grid_jobs(grid, out, progress)
-        runs, failures = do_jobs(jobs, grid.title, out / "runs", progress, engine)
+        jobs = grid_jobs(grid, out, progress=progress)
+        runs, failures = do_jobs(jobs, grid.title, out / "runs", progress=progress, engine=engine)
         gallery = draw_figures(grid.figures, runs, out / "figures", grid.kind.plots)
         note = grid.note.split("\n\n") if grid.note else []
         parts = [*note, *grid.kind.results_parts(grid, runs, failures)]

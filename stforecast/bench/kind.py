@@ -123,7 +123,7 @@ class Kind(ABC, Generic[R]):
         return [entry.label for entry in entries]
 
     @abstractmethod
-    def places(self, grid: Grid[R], out: Path, progress: bool) -> Iterator[tuple[Any, Scenario]]:
+    def places(self, grid: Grid[R], out: Path, *, progress: bool) -> Iterator[tuple[Any, Scenario]]:
         """Yield each data set and scenario of a grid in order, creating data if necessary."""
 
     def backtest(self, found: Mapping[str, Any]) -> Any:
@@ -197,9 +197,6 @@ class Kind(ABC, Generic[R]):
         """Return the lines of `stforecast info`, from the facts of a run."""
 
 
-GROUP = "stforecast.kinds"
-"""Entry point group of the kinds."""
-
 DEFAULT = "forecasts"
 """Kind of the files without a key `task`."""
 
@@ -229,4 +226,4 @@ def packaged() -> dict[str, Path]:
 
 @cache
 def _kinds() -> dict[str, EntryPoint]:
-    return {point.name: point for point in sorted(entry_points(group=GROUP))}
+    return {point.name: point for point in sorted(entry_points(group="stforecast.kinds"))}

@@ -27,12 +27,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
 
-ONE_THREAD = {"env_vars": {"POLARS_MAX_THREADS": "1"}}
-"""Environment of tasks and actors, which have one core each; Ray sets OMP_NUM_THREADS itself."""
-
-RETRIES = 3
-"""Maximum number of repetitions of a task whose worker was lost."""
-
 
 @contextmanager
 def cluster(n_cpus: int | None = None) -> Iterator[Any]:
@@ -45,11 +39,11 @@ def cluster(n_cpus: int | None = None) -> Iterator[Any]:
         where: dict[str, Any] = (
             {} if "RAY_ADDRESS" in os.environ else {"num_cpus": n_cpus, "include_dashboard": False}
         )
+        # Tasks and actors have one core each; Ray sets OMP_NUM_THREADS itself.
+        where["runtime_env"] = {"env_vars": {"POLARS_MAX_THREADS": "1"}}
         handler = signal.getsignal(signal.SIGTERM)
         try:
-            ray.init(
-                log_to_driver=False, logging_level=logging.ERROR, runtime_env=ONE_THREAD, **where
-            )
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **where)
         except Exception as e:  # Ray raises bare ones, e.g. on a machine that is too busy.
             raise InputError(f"Ray did not start: {' '.join(str(e).split())[:300]}") from e
         if handler and threading.current_thread() is threading.main_thread():
@@ -71,7 +65,7 @@ def do_each(
     """
     failures: dict[int, str] = {}
     with cluster() as ray:
-        task = ray.remote(num_cpus=1, max_retries=RETRIES)(_quietly)
+        task = ray.remote(num_cpus=1, max_retries=3)(_quietly)
         here = Path.cwd()
         waiting = {task.remote(do, item, here): i for i, item in enumerate(items)}
         with parts(len(items), title, "part", progress=progress) as begins:
@@ -83,7 +77,7 @@ def do_each(
                     if problem := ray.get(done):
                         failures[i] = problem
                 except ray.exceptions.RayError as e:
-                    failures[i] = _one_line(e)
+                    failures[i] = one_line(e)
     return failures
 
 
@@ -93,7 +87,7 @@ def ray_map(do: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
     A task that was lost too often is done here. What a task raises is raised here.
     """
     with cluster() as ray:
-        task = ray.remote(num_cpus=1, max_retries=RETRIES)(_there)
+        task = ray.remote(num_cpus=1, max_retries=3)(_there)
         here = Path.cwd()
         for item, result in zip(items, [task.remote(do, i, here) for i in items], strict=True):
             try:
@@ -101,11 +95,12 @@ def ray_map(do: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
             except ray.exceptions.RayTaskError as e:
                 raise (e.cause or e) from None
             except ray.exceptions.RayError as e:
-                log.warning("%s; it is tried again here", _one_line(e))
+                log.warning("%s; it is tried again here", one_line(e))
                 yield do(item)
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """Return an error of Ray in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 

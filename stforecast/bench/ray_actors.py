@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from data_prep.base.errors import InputError, Words, counted
-from stforecast.bench.ray import cluster
+from stforecast.bench.ray import cluster, one_line
 from stforecast.federated.engine.actors import Lost, PartTrainer
 
 log = logging.getLogger(__name__)
@@ -64,16 +64,15 @@ class RayActors:
     def ask(self, calls: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
         """Call methods of parts at the same time; an error in a part is raised here."""
         asked = {i: self.handles[i].call.remote(*call) for i, call in calls.items()}
-        return {i: self._answer(i, ref) for i, ref in asked.items()}
-
-    def _answer(self, i: int, ref: Any) -> Any:
-        errors = self._ray.exceptions
-        try:
-            return self._ray.get([self._begun[i], ref])[1]
-        except errors.RayTaskError as e:
-            raise (e.cause or e) from e
-        except errors.RayError as e:
-            return Lost(f"{type(e).__name__}: {' '.join(str(e).split())[:200]}")
+        found, errors = {}, self._ray.exceptions
+        for i, ref in asked.items():
+            try:
+                found[i] = self._ray.get([self._begun[i], ref])[1]
+            except errors.RayTaskError as e:
+                raise (e.cause or e) from e
+            except errors.RayError as e:
+                found[i] = Lost(one_line(e))
+        return found
 
     def end(self) -> None:
         """End all actors."""

@@ -68,7 +68,14 @@ def group_runs(runs: Sequence[R]) -> list[RunGroup[R]]:
     for run, own in facts:
         telling = {name: v for name, v in own.items() if len(values[run.label, name]) > 1}
         groups.setdefault(json.dumps([run.label, telling]), []).append(run)
-    tags = _tags([members[0] for members in groups.values()])
+    firsts = [members[0] for members in groups.values()]
+    of_data = {"path"}.union(*(run.facts() for run in firsts))
+
+    def text(key: str, value: object) -> str:
+        return str(value) if key in of_data else f"{key} {value}"
+
+    known, always = list(map(_facts, firsts)), of_data - {"path"}
+    tags = tell_apart([run.label for run in firsts], known, always, text)
     return [
         RunGroup(members[0].label, tags[place], tuple(members))
         for place, members in enumerate(groups.values())
@@ -81,16 +88,6 @@ def _facts(run: Run) -> dict[str, Any]:
     implied = run.no_difference | data.keys()
     settings = {key: v for key, v in run.settings.items() if key not in implied}
     return {**data, **settings, "path": run.about["data"]}
-
-
-def _tags(runs: Sequence[Run]) -> list[tuple[str, ...]]:
-    """Return as many facts of each run as needed, with its label, to distinguish it."""
-    of_data = {name for run in runs for name in run.facts()}
-
-    def text(key: str, value: object) -> str:
-        return str(value) if key in of_data or key == "path" else f"{key} {value}"
-
-    return tell_apart([run.label for run in runs], list(map(_facts, runs)), of_data, text)
 
 
 def tell_apart(

@@ -70,9 +70,15 @@ def numbers_of(rows: Sequence[Row]) -> list[dict[str, float | str]]:
     ]
 
 
-def number(value: float, form: str) -> Cell:
-    """Format a number, and keep it."""
-    return Cell(f"{value:{form}}", {"{}": value})
+def number(value: float, form: str = "") -> str:
+    """Format a number, to three digits by default, and keep it; a dash if it is not finite.
+
+    >>> number(0.12345), number(0.5, ".2f"), number(float("nan"))
+    ('0.123', '0.50', '-')
+    """
+    if not math.isfinite(value):
+        return "-"
+    return Cell(f"{value:{form}}" if form else short(value), {"{}": value})
 
 
 def spread(values: Sequence[float], decimals: int | None = None) -> Cell:

@@ -103,7 +103,7 @@ def forecast_command(
         raise no_file(data, "table or cube", "give a .csv, .xlsx, .parquet or .nc file")
     from data_prep.cube import open_cube
     from stforecast.bench.progress import rounds_bar
-    from stforecast.comparison.summary import interval_line
+    from stforecast.comparison.results import interval_line
     from stforecast.federated.runs.run_folder import check_new, write_table
     from stforecast.federated.uploads.uplink import counting_uploads
     from stforecast.forecasting import runs

@@ -92,7 +92,7 @@ def run_command(
         resume: resume this unfinished run instead of starting a new one.
     """
     from stforecast.cli.info import describe_run
-    from stforecast.comparison.summary import summary
+    from stforecast.comparison.results import summary
     from stforecast.federated.uploads.uplink import counting_uploads
     from stforecast.forecasting import runs
     from stforecast.forecasting.results import ForecastRun

@@ -106,8 +106,15 @@ def model_errors(forecasts: xr.Dataset, metric: str, selection: str | None = Non
     model is a selection, such as `last`, or `SEASONAL`; by default the one that the run selected.
     """
     found = METRICS.find(metric.removeprefix("raw_"))
-    y, y_hat = (forecasts[name].to_numpy() for name in ("y", _variable(forecasts, selection)))
-    by = _divisor(forecasts, metric)
+    known = variables(forecasts)
+    if selection is not None and selection not in known:
+        raise choose("selection", selection, known)
+    y, y_hat = (forecasts[n].to_numpy() for n in ("y", known[selection] if selection else "y_hat"))
+    by = np.ones((1, 1, 1))
+    if scale := scale_variable(metric):
+        if scale not in forecasts:
+            raise _outdated(forecasts, scale)
+        by = forecasts[scale].to_numpy()[:, None, None]
     seen = np.isfinite(y) & np.isfinite(by)
     total, weight = found.update(y_hat / by, np.where(seen, y / by, 0.0), seen, ())
     times, step = local_times(forecasts)
@@ -170,15 +177,6 @@ def bias_in_words(share: float) -> str:
     return f"sums are {abs(share):.1%} too {'high' if share >= 0 else 'low'}"
 
 
-def _variable(forecasts: xr.Dataset, selection: str | None) -> str:
-    known = variables(forecasts)
-    if selection is None:
-        return "y_hat"
-    if selection not in known:
-        raise choose("selection", selection, known)
-    return known[selection]
-
-
 def scale_variable(metric: str) -> str | None:
     """Return the variable of `forecasts.nc` that a metric divides by; None for errors in units."""
     kind = metric.removeprefix("raw_")
@@ -186,16 +184,6 @@ def scale_variable(metric: str) -> str | None:
     if found.scaled_by:
         return SCALES[found.scaled_by]
     return "std" if metric == found.name and not found.relative else None
-
-
-def _divisor(forecasts: xr.Dataset, name: str) -> np.ndarray:
-    """Return what values are divided by, `(cells, 1, 1)` or a one."""
-    variable = scale_variable(name)
-    if variable is None:
-        return np.ones((1, 1, 1))
-    if variable not in forecasts:
-        raise _outdated(forecasts, variable)
-    return forecasts[variable].to_numpy()[:, None, None]
 
 
 def _outdated(forecasts: xr.Dataset, absent: str) -> InputError:
@@ -211,10 +199,6 @@ def summed_by(values: np.ndarray, place: np.ndarray) -> np.ndarray:
     belongs = place[:, None] == np.arange(place.max() + 1)
     with np.errstate(invalid="ignore"):  # Where the method diverged.
         return values @ belongs.astype(np.float64)
-
-
-HOURLY_METRICS = ("raw_mae", "mse", "mase")
-"""Errors in `hourly_errors`."""
 
 
 def clock_of(zone: str | None) -> str:
@@ -281,12 +265,12 @@ def hour_spans(hours: Sequence[int]) -> list[tuple[int, int]]:
 def hourly_errors(forecasts: xr.Dataset) -> pd.DataFrame:
     """Tabulate the test errors of each hour of local time.
 
-    A row for each metric of `HOURLY_METRICS`, client (and "all") and hour with targets has the
-    columns `client`, `hour`, `metric` and `value`.
+    A row for each of three metrics, client (and "all") and hour with targets has the columns
+    `client`, `hour`, `metric` and `value`.
     """
     clients = pd.Index([*map(str, forecasts["cell"].to_numpy()), ALL], name="client")
     tables = []
-    for metric in HOURLY_METRICS:
+    for metric in ("raw_mae", "mse", "mase"):
         errors = model_errors(forecasts, metric)
         total, weight = (
             np.concatenate([sums, sums.sum(axis=0, keepdims=True)])

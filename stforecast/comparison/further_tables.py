@@ -119,12 +119,10 @@ def nominal_coverage(run: ForecastRun) -> float:
     return max(pair_coverages(parse_levels(run.settings["quantiles"])))
 
 
-LEARNT = {"once": "the validation part", "final": "the validation part, then all data"}
-"""What refits learn beyond the training part; those within the test part learn all before them."""
-
-
 def refit_notes(rows: Sequence[Row]) -> list[str]:
     """Return a line for each refitted method: the time of its refits, and a run's whole traffic."""
+    # Beyond the training part; refits within the test part learn all before them.
+    learns = {"once": "the validation part", "final": "the validation part, then all data"}
     notes = []
     for row in rows:
         costs = [table for run in row.group.runs if len(table := run.refits())]
@@ -137,7 +135,7 @@ def refit_notes(rows: Sequence[Row]) -> list[str]:
             for way in ("up", "down")
         )
         refits, asked = counted(len(costs[0]), "refit"), row.first.settings["refit"]
-        learnt = LEARNT.get(asked, "all data before each")
+        learnt = learns.get(asked, "all data before each")
         notes.append(
             f"{row.name}: {refits} ({asked}) with {learnt} in {seconds:.1f} s; with all rounds, "
             f"{up:,.1f} MB up and {down:,.1f} MB down"

@@ -32,15 +32,6 @@ from stforecast.comparison.rows import Row, TaskErrors, read_errors
 from stforecast.forecasting.results import ForecastRun
 from stforecast.metrics import METRICS
 
-FEWEST_DAYS_FOR_BLOCKS = 8
-"""From so many days on, the bootstrap draws two successive days together, as they are alike."""
-
-MOST_REPLICATES = 30_000_000
-"""Bound of replicates × cells × methods, so that they take a few hundred megabytes."""
-
-FEWEST_CELLS_FOR_GROUPS = 10
-"""Minimum number of cells with known locations that are resampled in groups of neighbours."""
-
 
 @dataclass(frozen=True)
 class Line:
@@ -138,7 +129,11 @@ def leaderboard(
     known = [row for row in rows if row.name in sums]
     everyone = resample(sums, metric, groups, n=n)
     ours = everyone.only([row.name for row in known])
-    chosen = _reference(known, everyone, None if reference in errors.incomplete else reference)
+    if reference is None or reference in errors.incomplete:
+        reference = min(ours.pooled, key=lambda name: everyone.error(name).value)
+    elif reference not in everyone.pooled:
+        raise choose("reference", reference, everyone.pooled)
+    chosen = reference
     others = [row for row in known if row.name != chosen]
     tests = {row.name: permutation_test(sums[row.name], sums[chosen]) for row in others}
     p_values: dict[str, float] = {}
@@ -169,26 +164,15 @@ def leaderboard(
 def resample(
     methods: Mapping[str, ErrorSums], metric: str, groups: np.ndarray | None, *, n: int = 2000
 ) -> Replicates:
-    """Resample the errors of methods as all tables do, successive days two by two.
-
-    Groups of neighbouring cells are those of `neighbours`. With many cells and methods, there are
-    fewer than `n` replicates.
-    """
+    """Resample the errors of methods as all tables do, groups being those of `neighbours`."""
     if not methods:
         raise InputError("no methods to compare; give at least one")
     _, n_cells, n_days = next(iter(methods.values())).total.shape
-    n = int(np.clip(MOST_REPLICATES / (n_cells * len(methods)), 100, n))
+    # So that the replicates of all cells and methods take a few hundred megabytes.
+    n = int(np.clip(30_000_000 / (n_cells * len(methods)), 100, n))
     finalise = METRICS.find(metric.removeprefix("raw_")).finalise
-    length = 2 if n_days >= FEWEST_DAYS_FOR_BLOCKS else 1
+    length = 2 if n_days >= 8 else 1  # Successive days are alike.
     return bootstrap(methods, finalise, groups, n=n, block_length=length)
-
-
-def _reference(rows: Sequence[Row], found: Replicates, asked: str | None) -> str:
-    if asked is None:
-        return min((row.name for row in rows), key=lambda name: found.error(name).value)
-    if asked not in found.pooled:
-        raise choose("reference", asked, found.pooled)
-    return asked
 
 
 def neighbours(locations: np.ndarray | None) -> np.ndarray | None:
@@ -197,7 +181,7 @@ def neighbours(locations: np.ndarray | None) -> np.ndarray | None:
     Locations are `(cells, 2)` longitude and latitude, numbers of groups `(cells,)`. None if
     locations are unknown or there are few cells.
     """
-    if locations is None or len(locations) < FEWEST_CELLS_FOR_GROUPS:
+    if locations is None or len(locations) < 10:
         return None
     from sklearn.cluster import KMeans  # slow to import
 
@@ -327,19 +311,14 @@ def overall(boards: Sequence[Leaderboard]) -> list[Overall]:
     with_naive = all(SEASONAL in board.replicates.pooled for board in boards)
     ours = [board.replicates.only(names) for board in boards]
     whole = [board.replicates for board in boards]
+    errors = [{line.name: line.error.value for line in board.lines} for board in boards]
     found = [
         Overall(
             name,
             skill(whole, name, SEASONAL) if with_naive else None,
             win_rate(ours, name),
-            tuple(_rank(board, name) for board in boards),
+            tuple(1 + sum(error < of[name] for error in of.values()) for of in errors),
         )
         for name in names
     ]
     return sorted(found, key=lambda one: -(one.skill or one.wins).value)
-
-
-def _rank(board: Leaderboard, name: str) -> int:
-    """Return the place of a method by its error, from 1."""
-    errors = {line.name: line.error.value for line in board.lines}
-    return 1 + sum(error < errors[name] for error in errors.values())

@@ -17,9 +17,6 @@ from stforecast.comparison.rows import check_targets, folds_of, joined_errors
 from stforecast.forecasting.results import ForecastRun, data_of
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 
-WORDS = frozenset({"bias", "coverage", "width", "pinball", "scaled_pinball"})
-"""Metrics whose names are words, not abbreviations."""
-
 
 def short_title(metric: str) -> str:
     """Return the title of an error without its unit.
@@ -30,7 +27,8 @@ def short_title(metric: str) -> str:
     kind = metric.removeprefix("raw_")
     if kind in METRICS and METRICS[kind].heading:
         return METRICS[kind].heading
-    return kind.replace("_", " ") if kind in WORDS else kind.upper()
+    words = {"bias", "coverage", "width", "pinball", "scaled_pinball"}  # Not abbreviations.
+    return kind.replace("_", " ") if kind in words else kind.upper()
 
 
 def skill_title(metric: str) -> str:
@@ -85,17 +83,15 @@ def horizon_ahead(run: ForecastRun) -> str:
     return f"{'up to ' if int(horizon) > 1 else ''}{time_ahead(int(horizon), run)} ahead"
 
 
-TASK_FACTS = ("service", "split", "horizon", "scale", "path")
-"""Facts by which tasks of data with one name differ, in the order of their use in names."""
-
-
 def by_task(
-    runs: Sequence[ForecastRun], apart: Sequence[str] = TASK_FACTS
+    runs: Sequence[ForecastRun],
+    apart: Sequence[str] = ("service", "split", "horizon", "scale", "path"),
 ) -> dict[str, list[RunGroup[ForecastRun]]]:
-    """Return groups of runs by task: by data, service, split, horizon and scaling, or by `apart`.
+    """Return groups of runs by task: by the name of the data and the facts `apart`.
 
     A task is named by its data, by its horizon if not all have the same, and by what else
-    distinguishes it from others of these data. A folder given twice counts once.
+    distinguishes it from others of these data, in the order of the facts. A folder given twice
+    counts once.
     """
 
     def task(run: ForecastRun) -> tuple[str, ...]:
@@ -222,19 +218,14 @@ def different_tests(runs: Sequence[ForecastRun]) -> bool:
     for run in runs:
         if run.facts() != runs[0].facts():
             return True
-        tests.setdefault(run.fold, {}).setdefault(_tested_on(run), run)
+        known = run.about.get("content"), run.test_span, run.about.get("window", {}).get("horizon")
+        # What its targets follow from; the run itself if it notes none of that.
+        targets = (*known, run.about.get("units")) if all(known) else run.folder
+        tests.setdefault(run.fold, {}).setdefault(targets, run)
     for first, *others in (list(of_fold.values()) for of_fold in tests.values()):
         for run in others:
-            targets, expected = (r.means()[["y"]] for r in (run, first))
             try:
-                check_targets(run, targets, expected)
+                check_targets(run, *(r.means()[["y"]] for r in (run, first)))
             except InputError:
                 return True
     return False
-
-
-def _tested_on(run: ForecastRun) -> Any:
-    """Return what its targets follow from; the run itself if it notes none of that."""
-    horizon = run.about.get("window", {}).get("horizon")
-    known = run.about.get("content"), run.test_span, horizon
-    return (*known, run.about.get("units")) if all(known) else run.folder

@@ -1,26 +1,32 @@
-"""Tables of the results of forecasts: errors, comparisons, and what federation is worth."""
+"""Tables of the results of forecasts: errors, comparisons, and what federation is worth.
+
+A summary of a single run in a few lines.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
-from data_prep.base.errors import counted
+from data_prep.base.errors import counted, in_minutes
 from stforecast.bench import tables
 from stforecast.bench.grid_file import Published
-from stforecast.bench.run_groups import (
-    RunGroup,
-    differing_settings,
-    group_runs,
-    grouped,
-)
+from stforecast.bench.run_groups import differing_settings, group_runs, grouped, pooled
 from stforecast.bench.statistics.bootstrap import Replicates
 from stforecast.bench.statistics.estimate import Estimate
-from stforecast.comparison import further_tables
-from stforecast.comparison.errors import SEASONAL
+from stforecast.comparison.errors import SEASONAL, bias_in_words, naive_name
+from stforecast.comparison.further_tables import (
+    horizon_table,
+    interval_table,
+    nominal_coverage,
+    peak_table,
+    refit_notes,
+)
 from stforecast.comparison.leaderboard import Leaderboard, claims, leaderboard
 from stforecast.comparison.names import error_title
 from stforecast.comparison.rows import FURTHER, Row, by_seed, folds_of, in_one_client, is_pooled
@@ -133,23 +139,11 @@ def _sentence(
             f"{', '.join(closed)}"
         )
     if none:
+        *first, last = none
+        listed = f"{', '.join(first)} and {last}" if first else last
         text += "; " if closed else "has no gap to close: "
-        text += f"with {_listed(none)} clients, alone cannot be told apart from pooled"
+        text += f"with {listed} clients, alone cannot be told apart from pooled"
     return f"{text}."
-
-
-def _listed(words: Sequence[str]) -> str:
-    """Return words with commas and an "and".
-
-    >>> _listed(["4", "8", "16"])
-    '4, 8 and 16'
-    """
-    *first, last = words
-    return f"{', '.join(first)} and {last}" if first else last
-
-
-SAME_TEST = ("horizon", "scale")
-"""Settings that errors in one table must share, besides data, service and split."""
 
 
 def results_parts(
@@ -167,34 +161,34 @@ def results_parts(
     spiky = {data_of(run.about) for run in runs if run.about.get("outliers")}
 
     def key(run: ForecastRun) -> tuple[str, ...]:
+        data, settings = data_of(run.about), run.settings
+        facts = {"split": str(settings["split"]), **run.facts()}
         # Spikes that are kept are targets, and make the scale of z-scores larger.
-        kept = data_of(run.about) in spiky and run.settings.get("outliers") == "keep"
-        return (*_test_part(run), str(kept))
+        kept = data in spiky and settings.get("outliers") == "keep"
+        shared = settings["horizon"], settings["scale"], kept
+        return (str(data.resolve()), *facts.values(), *map(str, shared))
 
     return tables.in_sections(
         runs, failures, key, lambda some: _section(some, published, reference)
     )
 
 
-def _test_part(run: ForecastRun) -> tuple[str, ...]:
-    """Return the facts that errors in one table must share."""
-    settings = [str(run.settings[name]) for name in SAME_TEST]
-    facts = {"split": str(run.settings["split"]), **run.facts()}
-    return (str(data_of(run.about).resolve()), *facts.values(), *settings)
-
-
 def _section(
     runs: Sequence[ForecastRun], published: Published | None, reference: str | None
 ) -> list[tables.Part]:
-    rows = [Row(group, view) for group in group_runs(runs) for view in _views(group.runs[0])]
+    rows = []
+    for group in group_runs(runs):
+        selections = group.runs[0].metrics()["selection"].unique()
+        # The method's views: "" and, for some methods, "(global)".
+        rows += [Row(group, view) for view in sorted({s.partition(" ")[2] for s in selections})]
     parts = [_heading(runs[0]), *_fold_dates(rows)]
     differing = differing_settings([row.first for row in rows])
     if differing := [name for name in differing if name != "split"]:
         parts.append(f"Rows differ in: {', '.join(differing)}.")
     parts.append(_errors_table(rows, runs, published))
-    parts += further_tables.horizon_table(rows, published)
-    parts += further_tables.interval_table(rows)
-    parts += further_tables.peak_table(rows)
+    parts += horizon_table(rows, published)
+    parts += interval_table(rows)
+    parts += peak_table(rows)
     parts += _comparisons(rows, reference)
     about = runs[0].about
     notes = []
@@ -202,11 +196,14 @@ def _section(
         notes.append(published.footnote)
     if any(map(is_pooled, runs)):
         notes.append(f"{tables.POOLED_MARK} trained on the data of all cells together")
-    groups = [row.group for row in rows if not row.view]
-    for group in groups:
+    for group in (row.group for row in rows if not row.view):
         left_out = tables.left_out(group.name, [run.rounds() for run in group.runs])
-        notes += filter(None, (_privacy(group), left_out))
-    return [*parts, *notes, *further_tables.refit_notes(rows)]
+        private = [run.about for run in group.runs if run.about.get("privacy")]
+        if private:
+            worst = max(private, key=lambda about: about["privacy"]["epsilon"])
+            notes.append(f"{group.name}: {tables.privacy_sentence(worst)}")
+        notes += [left_out] if left_out else []
+    return [*parts, *notes, *refit_notes(rows)]
 
 
 def _heading(run: ForecastRun) -> str:
@@ -284,22 +281,6 @@ def _comparisons(rows: Sequence[Row], reference: str | None) -> list[tables.Part
     return parts
 
 
-def _privacy(group: RunGroup[ForecastRun]) -> str:
-    found = [run.about["privacy"] for run in group.runs if "privacy" in run.about]
-    if not found:
-        return ""
-    worst = max(found, key=lambda guarantee: guarantee["epsilon"])
-    return (
-        f"{group.name}: differential privacy of {worst['of']} over {worst['uploads']} uploads, "
-        f"with ε = {worst['epsilon']:.3g} and δ = {worst['delta']:.0e}"
-    )
-
-
-def _views(run: ForecastRun) -> list[str]:
-    """Return the method's views: "" and, for some methods, "(global)"."""
-    return sorted({s.partition(" ")[2] for s in run.metrics()["selection"]})
-
-
 def further_columns(runs: Sequence[ForecastRun]) -> dict[str, str]:
     """Return further metrics with a heading that any of the runs has."""
     headed = [metric for metric in METRICS.values() if metric.heading]
@@ -332,3 +313,94 @@ def _score(row: Row, metric: str) -> str:
             for runs in by_seed(row.group.runs)
         ]
     )
+
+
+def summary(run: ForecastRun) -> str:
+    """Summarise a finished run in a few lines."""
+    rounds, whole = run.rounds(), pooled(run.metrics())
+    models = _models(run, rounds, whole)
+    shown = {"mse": "MSE", "mae": "MAE", "raw_mae": f"MAE, {units_of(run)}", "mase": "MASE"}
+    shown |= further_columns([run])
+    errors = [
+        {"model": name, **{h: f"{run.score(m, s, table=whole):.4f}" for m, h in shown.items()}}
+        for s, name in models.items()
+    ]
+    lines = [tables.for_terminal(errors)]
+    if is_pooled(run):
+        lines.append("the records of all cells were pooled in one place")
+    elif len(rounds):
+        lines.append(tables.traffic_sentence(run))
+    if sizes := run.about.get("cells_of_clients", {}).values():
+        span = f"{min(sizes)} to {max(sizes)} cells" if len(sizes) > 1 else f"{max(sizes)} cells"
+        lines.append(f"{counted(len(sizes), 'client')} of {span}; errors of each in clients.csv")
+    if note := _window_note(run):
+        lines.append(note)
+    if chosen := run.about.get("chosen"):
+        texts = (f"{n} {v:.4g}" if isinstance(v, float) else f"{n} {v}" for n, v in chosen.items())
+        lines.append(f"chosen on the validation part: {', '.join(texts)}")
+    if guarantee := tables.privacy_sentence(run.about):
+        lines.append(guarantee)
+    if len(models) > 1:
+        lines.append(f"`predict` and the next lines use the {run.kept_round} round's model")
+    rows = [Row(group) for group in group_runs([run])]
+    (line,) = leaderboard(rows, "raw_mae").lines
+    if line.skill is not None:
+        found = line.skill.times(100).told("%")
+        with run.open_forecasts() as forecasts:
+            lines.append(f"skill against the {naive_name(forecasts)}, in MAE: {found}")
+    bias, mae, wape = (run.score(f"raw_{n}", table=whole) for n in ("bias", "mae", "wape"))
+    if math.isfinite(share := bias * wape / mae if mae else bias):
+        lines.append(f"of the forecasts, {bias_in_words(share)}")
+    if of_intervals := interval_line(run, whole):
+        lines.append(of_intervals)
+    lines += refit_notes(rows)
+    lines.append(
+        "MASE: error divided by the error of the value one day before, in the training part"
+    )
+    lines.append(f"errors on the test part, of z-scores unless said otherwise; run in {run.folder}")
+    return "\n".join(lines)
+
+
+def interval_line(run: ForecastRun, errors: pd.DataFrame | None = None) -> str:
+    """Return the coverage, mean width and furthest bounds of intervals; "" without any.
+
+    The errors are those of all cells and steps together, if they were read already.
+    """
+    if not math.isfinite(held := run.score("coverage", table=errors)):
+        return ""
+    width = run.score("raw_width", table=errors)
+    with run.open_forecasts() as found:  # One variable at a time, as there may be many cells.
+        bounds = f"{float(found['lower'].min()):,.4g} to {float(found['upper'].max()):,.4g}"
+        values = f"{float(found['y'].min()):,.4g} to {float(found['y'].max()):,.4g}"
+    return (
+        f"{nominal_coverage(run):.0%} intervals contain {held:.1%} of the test values; mean width "
+        f"{width:,.4g}, bounds from {bounds}, values from {values}"
+    )
+
+
+def _window_note(run: ForecastRun) -> str:
+    """Return the settings given as times, such as a day, in steps of the data."""
+    asked, used = run.settings, run.about.get("window", {})
+    names = (name for name, value in used.items() if asked.get(name) != value)
+    steps = [f"{name} {used[name]}" for name in names if name != "target"]
+    if not steps:
+        return ""
+    step = in_minutes(pd.Timedelta(minutes=float(run.about["step_minutes"])))
+    return f"in steps of {step}: {', '.join(steps)}"
+
+
+def _models(run: ForecastRun, rounds: pd.DataFrame, errors: pd.DataFrame) -> dict[str, str]:
+    """Return the names of the models whose errors are shown, by selection."""
+    if not len(rounds):
+        return {run.selection(): run.method}
+    losses, last = rounds["validation_loss"].to_numpy(), len(rounds)
+    best = int(np.nanargmin(losses)) + 1 if np.isfinite(losses).any() else last
+    names = {"best": f"best round, {best}", "last": f"last round, {last}"}
+    if best == last:  # Only the model that is kept was refitted.
+        names = {run.kept_round: f"best and last round, {best}"}
+    models = {}
+    for selection in sorted(errors["selection"].unique()):
+        which, _, view = selection.partition(" ")
+        if which in names:
+            models[selection] = f"{names[which]} {view}".strip()
+    return models

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import reduce
 
@@ -36,7 +35,7 @@ def comparison_rows(board: Leaderboard, ranking: Ranking | None = None) -> list[
         row[f"{error_title(board.metric)} [95 %]"] = line.error.cell()
         if several:
             row[f"against {reference}, %"] = "-" if leads else line.against.cell(AGAINST)
-            row["p"] = "-" if math.isnan(line.p_value) else number(line.p_value, ".2g")
+            row["p"] = number(line.p_value, ".2g")
         if line.skill is not None:
             row[skill_title(board.metric)] = per_cent(line.skill)
         if several:
@@ -147,8 +146,13 @@ def rank_groups(rows: Sequence[Row]) -> Ranking | None:
 
 def client_errors(rows: Sequence[Row], metric: str) -> pd.DataFrame:
     """Return the clients' test errors, mean over seeds: a column for each row."""
-    errors = [_client_errors(row, metric) for row in rows]
-    return pd.concat(errors, axis=1, join="inner")
+    means = []
+    for row in rows:
+        kept = {"metric": metric, "selection": row.selection, "split": "test"}
+        tables = [by_client(select(run.metrics(), **kept)) for run in row.group.runs]
+        errors = pd.concat([t.set_index("client")["value"] for t in tables], axis=1)
+        means.append(errors.mean(axis=1, skipna=False).rename(row.name))
+    return pd.concat(means, axis=1, join="inner")
 
 
 def rank_clients(errors: pd.DataFrame, metric: str) -> Ranking | None:
@@ -157,16 +161,6 @@ def rank_clients(errors: pd.DataFrame, metric: str) -> Ranking | None:
     if known.shape[1] < FEWEST_METHODS or len(known) < FEWEST_CLIENTS:
         return None
     return rank(known, f"test {error_title(metric)} (mean over seeds)")
-
-
-def _client_errors(row: Row, metric: str) -> pd.Series:
-    errors = [
-        by_client(select(run.metrics(), metric=metric, selection=row.selection, split="test"))
-        for run in row.group.runs
-    ]
-    tables = [table.set_index("client")["value"] for table in errors]
-    mean = pd.concat(tables, axis=1).mean(axis=1, skipna=False)
-    return mean.rename(row.name)
 
 
 def errors_by_cell(
@@ -180,7 +174,8 @@ def errors_by_cell(
     `naive` asks for those of seasonal naive on the same targets. NaN where nothing was observed,
     infinite where a forecast is not finite.
     """
-    tables = [_of_seed(runs, metric, naive) for runs in by_seed(group.runs)]
+    model = SEASONAL if naive else None
+    tables = [_of_seed(runs, metric, model) for runs in by_seed(group.runs)]
     return reduce(pd.DataFrame.add, tables) / len(tables)
 
 
@@ -193,16 +188,16 @@ def skill_by_step(errors: pd.DataFrame, naive: pd.DataFrame) -> pd.Series:
     return 1 - np.exp(pd.DataFrame(logs, errors.index, errors.columns).mean())
 
 
-def _of_seed(runs: Sequence[ForecastRun], metric: str, naive: bool) -> pd.DataFrame:
+def _of_seed(runs: Sequence[ForecastRun], metric: str, model: str | None) -> pd.DataFrame:
     """Return the errors of a seed, pooled over the folds of a backtest."""
     with runs[0].open_forecasts() as forecasts:
-        if naive and SEASONAL not in variables(forecasts):
+        if model and SEASONAL not in variables(forecasts):
             raise InputError(
                 f"{runs[0].folder}: no forecasts of {SEASONAL}, which needs a day of data before "
                 "the test part; compare with a label or draw errors instead"
             )
         cells, steps = forecasts.indexes["cell"], forecasts.indexes["horizon"]
-    found = joined_errors(runs, metric, SEASONAL if naive else None)
+    found = joined_errors(runs, metric, model)
     table = pd.DataFrame(found.by_cell_and_step(), cells, steps)
     table = table.rename(columns=str).assign(**{ALL: found.by_cell()})
     counts = found.weight.sum(axis=1)

@@ -29,9 +29,6 @@ from stforecast.intervals.radii import (
 PREFIX = "interval/"
 """Begin of the names of saved arrays."""
 
-SIDES = (PREFIX + "radius", PREFIX + "most")
-"""Names of the arrays that have a value for each side."""
-
 VALUES = 2**17
 """Radii that tracking keeps of the cells that are calibrated at a time, for each of its rates."""
 
@@ -141,14 +138,19 @@ class Calibration:
         """
         of_sides = n_cells, horizon, 2
         shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("radius", "most"), of_sides)
-        state = {PREFIX + "most": np.full(of_sides, np.inf), **state}
-        old = [name for name in SIDES if name in state and state[name].ndim == 2]
-        state = {**state, **{name: np.stack([state[name]] * 2, -1) for name in old}}
         of_scale = scale_shapes(n_cells) if intervals == "normalised" else {}
         shapes |= {f"scale/{name}": shape for name, shape in of_scale.items()}
+        state = {PREFIX + "most": np.full(of_sides, np.inf), **state}
         found = {name: state[PREFIX + name] for name in shapes}
         for name, shape in shapes.items():
-            _check(PREFIX + name, found[name], shape)
+            if shape == of_sides and found[name].ndim == 2:
+                found[name] = np.stack([found[name]] * 2, -1)
+            if (got := found[name].shape) != shape:
+                raise InputError(
+                    f"{PREFIX}{name} has shape {got}, the settings say {shape}; {AGAIN}"
+                )
+            if np.isnan(found[name]).any():
+                raise InputError(f"{PREFIX}{name} has values that are not numbers; {AGAIN}")
         scale = {name: found[f"scale/{name}"] for name in of_scale}
         return cls(found["radius"], found["most"], ErrorScale(**scale) if scale else None)
 
@@ -158,13 +160,6 @@ def _mean(values: np.ndarray) -> np.ndarray:
     finite = np.isfinite(values)
     total = np.where(finite, values, 0).sum(axis=0)
     return np.where(finite.any(axis=0), total / np.maximum(finite.sum(axis=0), 1), np.inf)
-
-
-def _check(name: str, values: np.ndarray, shape: tuple[int, ...]) -> None:
-    if values.shape != shape:
-        raise InputError(f"{name} has shape {values.shape}, the settings say {shape}; {AGAIN}")
-    if np.isnan(values).any():
-        raise InputError(f"{name} has values that are not numbers; {AGAIN}")
 
 
 def calibrate(
@@ -197,15 +192,18 @@ def calibrate(
         found, then = _calibrate(data.z[:, some], data.calendar, *of_some)
         for coverage, bounds in found.bounds.items():
             after[coverage].append(then[coverage])
-            for whole, part in zip(like.bounds[coverage], bounds, strict=True):
-                whole[some] = part
+            for values, part in zip(like.bounds[coverage], bounds, strict=True):
+                values[some] = part
     bands = Bands(coming.bands.centre, like.bounds)
-    return bands, {coverage: _joined(parts, scale) for coverage, parts in after.items()}
-
-
-def _joined(parts: list[Calibration], scale: ErrorScale | None) -> Calibration:
-    radius, most = (np.concatenate([getattr(p, n) for p in parts]) for n in ("radius", "most"))
-    return Calibration(radius, most, scale)
+    whole = {
+        coverage: Calibration(
+            np.concatenate([part.radius for part in parts]),
+            np.concatenate([part.most for part in parts]),
+            scale,
+        )
+        for coverage, parts in after.items()
+    }
+    return bands, whole
 
 
 def _calibrate(

@@ -191,23 +191,14 @@ OFFSET = 0.1
 FURTHEST = 3.0
 """Limit of standardised features, so that odd inputs do not make boundless intervals."""
 
-PRIOR = 20
-"""Number of errors that the prior, weights of 0, counts as."""
-
-MOST_FITTED = 500
-"""Clients to whose errors the weights are fitted, if there are many more: every second, third, …"""
-
-STEPS, SMALLEST_STEP = 50, 1e-9
-"""Most steps of Newton's method to fit the weights, and the length at which it ends."""
-
 
 def fitted(n_cells: int) -> slice:
-    """Return the cells to whose errors the weights are fitted.
+    """Return the cells to whose errors the weights are fitted: at most about 500.
 
     >>> fitted(400), fitted(1200)
     (slice(None, None, 1), slice(None, None, 3))
     """
-    return slice(None, None, -(-n_cells // MOST_FITTED))
+    return slice(None, None, -(-n_cells // 500))
 
 
 @dataclass(frozen=True, eq=False)
@@ -348,7 +339,7 @@ def _kernel_weights(x: np.ndarray, errors: np.ndarray) -> np.ndarray:
     seen = ~np.isnan(relative)
     if not relative[seen].any():
         return np.zeros(x.shape[-1])
-    return _poisson(x[seen], relative[seen], PRIOR)
+    return _poisson(x[seen], relative[seen], 20)  # The prior, weights of 0, counts as 20 errors.
 
 
 def _poisson(x: np.ndarray, y: np.ndarray, penalty: float) -> np.ndarray:
@@ -370,15 +361,15 @@ def _poisson(x: np.ndarray, y: np.ndarray, penalty: float) -> np.ndarray:
         with np.errstate(over="ignore"):
             return float((np.exp(at) - y * at).sum() + penalties @ weights**2 / 2)
 
-    now = loss(weights)
-    for _ in range(STEPS):
+    now, smallest = loss(weights), 1e-9
+    for _ in range(50):
         mean = np.exp(x @ weights)
         slope = x.T @ (mean - y) + penalties * weights
         step = np.linalg.solve((x.T * mean) @ x + np.diag(penalties), slope)
-        while not (new := loss(weights - step)) <= now and np.abs(step).max() > SMALLEST_STEP:
+        while not (new := loss(weights - step)) <= now and np.abs(step).max() > smallest:
             step = step / 2
         weights, now = weights - step, new
-        if np.abs(step).max() <= SMALLEST_STEP:
+        if np.abs(step).max() <= smallest:
             break
     found: np.ndarray = weights[:-1]
     return found

@@ -53,12 +53,11 @@ def pinball_sums(bands: Bands, y: np.ndarray, mask: np.ndarray) -> dict[float, n
     quantiles = {0.5: bands.centre}
     for coverage, (lower, upper) in bands.bounds.items():
         quantiles |= {(1 - coverage) / 2: lower, (1 + coverage) / 2: upper}
-    return {level: _pinball(quantiles[level], y, mask, level) for level in sorted(quantiles)}
-
-
-def _pinball(q: np.ndarray, y: np.ndarray, mask: np.ndarray, level: float) -> np.ndarray:
-    error = np.subtract(y, q, dtype=np.float64)
-    return _over_windows(np.maximum(level * error, (level - 1) * error), mask)
+    found = {}
+    for level in sorted(quantiles):
+        error = np.subtract(y, quantiles[level], dtype=np.float64)
+        found[level] = _over_windows(np.maximum(level * error, (level - 1) * error), mask)
+    return found
 
 
 def _over_windows(values: np.ndarray, mask: np.ndarray) -> np.ndarray:

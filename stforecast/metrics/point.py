@@ -262,7 +262,14 @@ def tabulated(
         values = dict[str, np.ndarray]()
         for name, parts in itertools.islice(sums.items(), first, first + at_once):
             finalise = METRICS[name].finalise if name in METRICS else mean
-            margins = (_with_margins(_pooled(part, rows, len(positions))) for part in parts)
+            margins = []
+            for sums_of in parts:  # Rows of one client are pooled, then totals are appended.
+                pooled = sums_of
+                if len(positions) < len(rows):
+                    pooled = np.zeros((len(positions), horizon), sums_of.dtype)
+                    np.add.at(pooled, rows, sums_of)
+                pooled = np.concatenate([pooled, pooled.sum(axis=0, keepdims=True)])
+                margins.append(np.column_stack([pooled, pooled.sum(axis=1)]))
             values[(names or {}).get(name, name)] = finalise(*margins)[kept]
         table = {
             "client": ids.take(np.tile(by_client, len(values))),
@@ -271,18 +278,3 @@ def tabulated(
             "value": np.concatenate([*values.values()]),
         }
         yield pd.DataFrame(table)
-
-
-def _pooled(sums: np.ndarray, rows: Sequence[int], n: int) -> np.ndarray:
-    """Return the sums `(n, horizon)` of those rows of `sums` that have the same number."""
-    if n == len(sums):
-        return sums
-    pooled = np.zeros((n, *sums.shape[1:]), sums.dtype)
-    np.add.at(pooled, rows, sums)
-    return pooled
-
-
-def _with_margins(sums: np.ndarray) -> np.ndarray:
-    """Append a row and a column of totals to `(clients, horizon)`."""
-    rows = np.concatenate([sums, sums.sum(axis=0, keepdims=True)])
-    return np.concatenate([rows, rows.sum(axis=1, keepdims=True)], axis=1)

@@ -135,7 +135,7 @@ class GraphEncoder(nn.Module):
                 f"graph_wavenet reads 1 to {self.reach} steps, but closeness is "
                 f"{window.closeness}; change it, or blocks and layers"
             )
-        graphs = transitions(cells, options.graph == "both")
+        graphs = transitions(cells, roads=options.graph == "both")
         self.register_buffer("graphs", graphs)
         self.register_buffer("held", torch.tensor(cells.n))
         with own_randomness():
@@ -153,7 +153,9 @@ class GraphEncoder(nn.Module):
         """Map `(batch * cells, n_inputs)` to `(batch * cells, skip_channels)`."""
         n = int(self.held)
         hidden = self.start(self.sequence(x, n))
-        graphs = [*self.graphs[:, :n, :n], self.adaptive_graph(n)]
+        # The self-adaptive graph, whose rows add up to 1 (Eq. 5).
+        adaptive = F.relu(self.source[:n] @ self.target[:, :n]).softmax(dim=1)
+        graphs = [*self.graphs[:, :n, :n], adaptive]
         gated, skips = self.gates[0](hidden)
         for gates, diffuse in zip(self.gates[1:], self.diffusions, strict=True):
             hidden = diffuse(gated, hidden, graphs)
@@ -170,10 +172,6 @@ class GraphEncoder(nn.Module):
         steps = torch.cat([values[..., None], further], dim=-1)
         steps = F.pad(steps, (0, 0, self.reach - self.closeness, 0))
         return steps.unflatten(0, (-1, n_cells)).transpose(1, 2)
-
-    def adaptive_graph(self, n_cells: int) -> Tensor:
-        """Compute the self-adaptive graph `(cells, cells)`, whose rows add up to 1 (Eq. 5)."""
-        return F.relu(self.source[:n_cells] @ self.target[:, :n_cells]).softmax(dim=1)
 
 
 class GatedLayer(nn.Module):
@@ -216,7 +214,7 @@ class Diffusion(nn.Module):
         return self.norm(total.flatten(0, 2)).view_as(total)
 
 
-def transitions(cells: Cells, roads: bool) -> Tensor:
+def transitions(cells: Cells, *, roads: bool) -> Tensor:
     """Return forward and backward transition matrices `(2, n, n)`; `(0, n, n)` without `roads`.
 
     >>> transitions(Cells(2, np.array([[1.0, 3.0], [0.0, 1.0]])), roads=True).tolist()

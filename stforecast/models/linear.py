@@ -54,7 +54,8 @@ class Linear(SplitModel):
 
     def __init__(self, window: WindowSpec, options: LinearOptions | None = None) -> None:
         options = options or LinearOptions()
-        super().__init__(Slopes(window, options.normalise == "last"), Intercept(window.horizon))
+        slopes = Slopes(window, subtract=options.normalise == "last")
+        super().__init__(slopes, Intercept(window.horizon))
 
 
 class Slopes(Stacked):
@@ -63,7 +64,7 @@ class Slopes(Stacked):
     If `subtract`, the value of the smallest lag is subtracted and, from levels, added again.
     """
 
-    def __init__(self, window: WindowSpec, subtract: bool) -> None:
+    def __init__(self, window: WindowSpec, *, subtract: bool) -> None:
         super().__init__()
         self.last = window.lags.index(min(window.lags)) if subtract else None
         self.added = window.target == LEVEL

@@ -36,23 +36,18 @@ from stforecast.federated.core.population import SplitModel
 from stforecast.federated.core.prototypes import by_key
 from stforecast.federated.core.state import generator, seeded
 
-CELLS = (0, 0, 7)
-"""Key of these numbers, distinct from those of the core, the clients and the methods."""
-
 
 def own_randomness() -> AbstractContextManager[None]:
-    """Return a context in which torch's generator is seeded by its present seed and `CELLS`.
+    """Return a context in which torch's generator is seeded by its present seed and a key.
 
     Later draws are the same whatever is drawn within, so the layers that clients share do not
     depend on how many cells a client holds.
     """
-    return seeded(generator(torch.initial_seed(), *CELLS).initial_seed())
+    # The key is distinct from those of the core, the clients and the methods.
+    return seeded(generator(torch.initial_seed(), 0, 0, 7).initial_seed())
 
 
 log = logging.getLogger(__name__)
-
-N_TIMES = CALENDAR_INPUTS["day"]
-"""Number of calendar inputs for the time of day, which come first."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +96,9 @@ class STIDEncoder(nn.Module):
 
     def __init__(self, window: WindowSpec, options: STIDOptions, cells: Cells | None) -> None:
         super().__init__()
-        width, n_times = options.identity_size, min(CALENDAR_INPUTS[window.calendar], N_TIMES)
+        width = options.identity_size
+        # Calendar inputs for the time of day come first.
+        n_times = min(CALENDAR_INPUTS[window.calendar], CALENDAR_INPUTS["day"])
         if not n_times:
             log.warning("stid: the windows have no calendar, so times of day have no identity")
         self.sizes = [window.n_inputs - window.n_known, n_times, window.n_known - n_times]

@@ -1,10 +1,10 @@
-"""Map of the cells, coloured by error, load, forecast or coverage, and the places of cells."""
+"""Map of the cells, coloured by error, and the places of cells."""
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,7 +19,6 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path
-from matplotlib.ticker import PercentFormatter
 
 from data_prep.base.errors import InputError
 from data_prep.city.simulate import CITIES, City
@@ -27,78 +26,59 @@ from data_prep.cube import open_cube
 from data_prep.readers.features import OUTLINE, rings_of
 from data_prep.sets.milan import MILAN
 from data_prep.sets.trentino import TRENTINO
-from stforecast.bench.curves import Curve, as_curves, columns, in_lines, title_panel
+from stforecast.bench.curves import as_curves, columns, in_lines, title_panel
 from stforecast.bench.drawing import CHARACTERS_PER_INCH, SMALL, TWO_COLUMNS, panels
 from stforecast.bench.run_groups import ALL
-from stforecast.comparison.names import error_name, finite_mean, quantity, refuse_different_tests
-from stforecast.comparison.rows import joined_coverages, joined_targets
+from stforecast.comparison.names import error_name, finite_mean, refuse_different_tests
 from stforecast.comparison.table import errors_by_cell
 from stforecast.data.covariates import strongest_neighbours
 from stforecast.forecasting.results import ForecastRun, data_of
 from stforecast.plots.figure import figure
-
-COLORS = {"error": "YlOrRd", "load": "viridis", "forecast": "viridis", "coverage": "PuOr"}
-"""Colours of each quantity; those of coverage diverge from what the intervals promise."""
-
-LIMITS = (0.02, 0.98)
-"""Quantiles of the values at which the colours end, so that one cell does not set them all."""
-
-BAR = 0.8
-"""Inches that the scale of colours takes."""
-
-LINE = 0.14
-"""Inches that a line of a title takes."""
-
-POINT = 9
-"""Size of a sensor's point."""
 
 
 @figure
 def map(  # The command is called so.
     runs: Sequence[ForecastRun],
     *,
-    show: Literal["error", "load", "forecast", "coverage"] = "error",
     metric: str = "raw_mae",
     width: float = TWO_COLUMNS,
 ) -> Figure:
-    """Map of the cells, coloured by their test error, load, forecast or coverage.
+    """Map of the cells, coloured by their test error.
 
-    A panel for each method, the lowest mean first; one for the load, which all share. Squares are
-    those of the published grid, points are sensors with their strongest roads. North is up. Errors
-    are means over seeds; load and forecast are means over the targets of the test part; coverage
-    is the share of targets inside the widest interval. The colour scale leaves out the highest and
-    lowest 2 % of cells, which have the colours at its ends.
+    A panel for each method, the lowest mean first. Squares are those of the published grid, points
+    are sensors with their strongest roads. North is up. Errors are means over seeds. The colour
+    scale leaves out the highest and lowest 2 % of cells, which have the colours at its ends.
 
     Args:
         runs: runs tested on the same targets, of data with places.
-        show: quantity that the colours show.
         metric: error of each cell over all steps; raw_… is in the data's units.
         width: width of the figure in inches.
     """
     curves = as_curves(runs)
     refuse_different_tests(runs)
     where = _places(curves[0].group.runs[0])
-    shown = curves[:1] if show == "load" else curves
-    values = [_values(curve, show, metric) for curve in shown]
-    order = np.argsort([finite_mean(of_cells) for of_cells in values], kind="stable")
-    norm = _scale(values, show, curves)
-    in_row = min(columns(width), len(shown))
-    names = ["observed"] if show == "load" else [curve.group.label for curve in shown]
-    form = ".1%" if show == "coverage" else ".3g"
-    titles = [f"{names[i]}: mean {finite_mean(values[i]):{form}}" for i in order]
+    values = [errors_by_cell(curve.group, metric)[ALL].to_numpy() for curve in curves]
+    means = [finite_mean(of_cells) for of_cells in values]
+    order = np.argsort(means, kind="stable")
+    known = np.concatenate([of_cells[np.isfinite(of_cells)] for of_cells in values])
+    if not len(known):
+        raise InputError("no cell of these runs has a finite value; there is nothing to draw")
+    low, high = np.quantile(known, (0.02, 0.98))  # So that one cell does not set all colours.
+    norm, colors = Normalize(low, high if high > low else low + 1), "YlOrRd"
+    in_row = min(columns(width), len(curves))
+    titles = [f"{curves[i].group.label}: mean {means[i]:.3g}" for i in order]
     further_lines = max(in_lines(title, width / in_row).count("\n") for title in titles)
-    height = _height(where, width / in_row) + BAR / math.ceil(len(shown) / in_row)
-    height += LINE * further_lines
-    fig, axes = panels(width, height, len(shown), n_columns=in_row)
+    # In inches, the scale of colours takes 0.8 and a line of a title 0.14.
+    height = _height(where, width / in_row) + 0.8 / math.ceil(len(curves) / in_row)
+    height += 0.14 * further_lines
+    fig, axes = panels(width, height, len(curves), n_columns=in_row)
     for ax, i, title in zip(axes, order, titles, strict=True):
-        _draw(ax, where, values[i], norm, COLORS[show])
+        _draw(ax, where, values[i], norm, colors)
         title_panel(ax, title, width / in_row)
     place: dict[str, Any] = {"location": "bottom", "fraction": 0.05, "aspect": 40}
-    bar = fig.colorbar(ScalarMappable(norm, COLORS[show]), ax=axes, extend="both", **place)
+    bar = fig.colorbar(ScalarMappable(norm, colors), ax=axes, extend="both", **place)
     bar.ax.tick_params(labelsize=SMALL)
-    if show == "coverage":
-        bar.ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    text = f"{_name(show, metric, runs)}. {where.note}"
+    text = f"test {error_name(metric, runs)}. {where.note}"
     bar.set_label(textwrap.fill(text, int(0.9 * width * CHARACTERS_PER_INCH)), fontsize=SMALL)
     return fig
 
@@ -113,43 +93,6 @@ def _places(run: ForecastRun) -> Places:
             f"{run.folder}: its data have no locations of cells; prepare a cube with lon and lat"
         )
     return found
-
-
-def _values(curve: Curve[ForecastRun], show: str, metric: str) -> np.ndarray:
-    """Return the value of each cell `(cells,)`, NaN where there is none."""
-    if show == "error":
-        return errors_by_cell(curve.group, metric)[ALL].to_numpy()
-    if show == "coverage":
-        levels = joined_coverages(curve.group.runs)
-        return levels[max(levels)].by_cell()
-    if show == "load":
-        return joined_targets(curve.group.runs)["y"].mean(("time", "horizon")).to_numpy()
-    from stforecast.forecasting.tables import as_predicted  # imports torch
-
-    forecasts = [as_predicted(run.forecasts())["y_hat"] for run in curve.group.runs]
-    return np.mean([values.mean(("time", "horizon")).to_numpy() for values in forecasts], axis=0)
-
-
-def _scale(
-    values: Sequence[np.ndarray], show: str, curves: Sequence[Curve[ForecastRun]]
-) -> Normalize:
-    known = np.concatenate([of_cells[np.isfinite(of_cells)] for of_cells in values])
-    if not len(known):
-        raise InputError("no cell of these runs has a finite value; there is nothing to draw")
-    low, high = np.quantile(known, LIMITS)
-    if show == "coverage":
-        nominal = max(joined_coverages(curves[0].group.runs))
-        reach = max(abs(high - nominal), abs(low - nominal), 0.01)
-        return Normalize(nominal - reach, nominal + reach)
-    return Normalize(low, high if high > low else low + 1)
-
-
-def _name(show: str, metric: str, runs: Sequence[ForecastRun]) -> str:
-    if show == "error":
-        return f"test {error_name(metric, runs)}"
-    if show == "coverage":
-        return "coverage of the widest interval, white: as promised"
-    return f"mean {'observed' if show == 'load' else 'forecast of'} {quantity(runs[:1])}"
 
 
 def _height(where: Places, width: float) -> float:
@@ -182,7 +125,7 @@ def _draw(ax: Axes, where: Places, values: np.ndarray, norm: Normalize, colors: 
     else:
         ends = np.stack([where.east, where.north], axis=1)[where.roads]
         ax.add_collection(LineCollection(list(ends), color="0.85", linewidth=0.5, zorder=0.5))
-        drawn = ax.scatter(where.east, where.north, POINT, linewidth=0)
+        drawn = ax.scatter(where.east, where.north, 9, linewidth=0)
     drawn.set_array(np.ma.masked_where(~known, values))
     drawn.set_cmap(colormaps[colors].with_extremes(bad="0.8"))
     drawn.set_norm(norm)
@@ -195,14 +138,8 @@ def _draw(ax: Axes, where: Places, values: np.ndarray, norm: Normalize, colors: 
     ax.set_yticks([])
 
 
-KILOMETRES = 111.2
-"""Length of a degree of latitude."""
-
 N_ROADS = 2
 """Number of roads to draw from each sensor, the strongest."""
-
-PUBLISHED = {MILAN.source: "milan", TRENTINO.source: "trentino"}
-"""Cities by the source of their records."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,7 +168,7 @@ class Places:
 def find_places(forecasts: xr.Dataset, cube: xr.Dataset | None) -> Places:
     """Find the places of the cells of a run's forecasts; its data are None if they are gone."""
     cells = forecasts["cell"].to_numpy()
-    city = _city({} if cube is None else {str(k): str(v) for k, v in cube.attrs.items()})
+    city = _city("" if cube is None else str(cube.attrs.get("source", "")))
     if {"lon", "lat"} <= set(forecasts.coords):
         lon, lat = (forecasts[name].to_numpy().astype(float) for name in ("lon", "lat"))
     elif city is not None and cells.dtype.kind in "iu":
@@ -244,18 +181,14 @@ def find_places(forecasts: xr.Dataset, cube: xr.Dataset | None) -> Places:
         return _tiles("The data have no locations: tiles are sorted by value, the highest first.")
     if not (np.isfinite(lon).all() and np.isfinite(lat).all()):
         return _tiles("Some cells have no location: tiles are sorted by value, the highest first.")
-    outlines = _outlines(cells, cube)
+    outlines: list[list[np.ndarray]] = []
+    if cube is not None and OUTLINE in cube.coords:
+        at = cube.indexes["cell"].get_indexer(pd.Index(cells))
+        texts = cube[OUTLINE].to_numpy()[at]
+        if (at >= 0).all() and all(texts):
+            outlines = [rings_of(str(text)) for text in texts]
     roads = _roads(forecasts, None if outlines else cube)
     return _on_plane(lon, lat, city, roads, outlines)
-
-
-def _outlines(cells: np.ndarray, cube: xr.Dataset | None) -> list[list[np.ndarray]]:
-    """Return the rings of each cell in degrees; none if some cell has none."""
-    if cube is None or OUTLINE not in cube.coords:
-        return []
-    at = cube.indexes["cell"].get_indexer(pd.Index(cells))
-    texts = cube[OUTLINE].to_numpy()[at]
-    return [rings_of(str(text)) for text in texts] if (at >= 0).all() and all(texts) else []
 
 
 def _tiles(note: str) -> Places:
@@ -263,12 +196,11 @@ def _tiles(note: str) -> Places:
     return Places("tiles", nothing, nothing, (1.0, 1.0), np.empty((0, 2), dtype=int), note)
 
 
-def _city(about: Mapping[str, str]) -> City | None:
+def _city(source: str) -> City | None:
     """Return the city whose published grid the cells are of, also if they are simulated."""
-    source = about.get("source", "")
-    simulated = [name for name in CITIES if f"city {name}," in source]
-    name = PUBLISHED.get(source) or (simulated[0] if simulated else None)
-    return CITIES[name] if name else None
+    names = {MILAN.source: "milan", TRENTINO.source: "trentino"}
+    simulated = (city for name, city in CITIES.items() if f"city {name}," in source)
+    return CITIES[names[source]] if source in names else next(simulated, None)
 
 
 def _on_plane(
@@ -280,13 +212,14 @@ def _on_plane(
 ) -> Places:
     """Project degrees to kilometres around the middle, which is exact enough for a city."""
     middle_lon, middle_lat = ((v.min() + v.max()) / 2 for v in (lon, lat))
-    to_east = KILOMETRES * np.cos(np.radians(middle_lat))
+    to_north = 111.2  # Kilometres of a degree of latitude.
+    to_east = to_north * np.cos(np.radians(middle_lat))
     span = (
         f"{_degrees(lon.min(), 'EW')} to {_degrees(lon.max(), 'EW')}, "
         f"{_degrees(lat.min(), 'NS')} to {_degrees(lat.max(), 'NS')}"
     )
     width, height = city.size if city else (0.0, 0.0)
-    middle, scale = np.array([middle_lon, middle_lat]), np.array([to_east, KILOMETRES])
+    middle, scale = np.array([middle_lon, middle_lat]), np.array([to_east, to_north])
     kind: Literal["squares", "outlines", "points"]
     kind, what = "points", "A point for each cell"
     if city:
@@ -297,8 +230,8 @@ def _on_plane(
     return Places(
         kind,
         (lon - middle_lon) * to_east,
-        (lat - middle_lat) * KILOMETRES,
-        (width * to_east, height * KILOMETRES),
+        (lat - middle_lat) * to_north,
+        (width * to_east, height * to_north),
         roads,
         f"{what}{lines}; north is up, {span}.",
         [[(ring - middle) * scale for ring in rings] for rings in outlines if not city],

@@ -1,7 +1,8 @@
-"""Figures that compare methods: bars, distributions, ranks, settings, and cells."""
+"""Figures that compare methods: bars, distributions, ranks, settings, cells and heat maps."""
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
@@ -16,6 +18,7 @@ from data_prep.base.errors import InputError, choose
 from stforecast.bench.charts import draw_ranks, draw_sweep, score_bars
 from stforecast.bench.curves import (
     FAINT,
+    SINGLE,
     Curve,
     as_curves,
     best_first,
@@ -23,6 +26,7 @@ from stforecast.bench.curves import (
     outer_labels,
 )
 from stforecast.bench.drawing import (
+    CHARACTERS_PER_INCH,
     ONE_COLUMN,
     SMALL,
     TWO_COLUMNS,
@@ -41,6 +45,7 @@ from stforecast.comparison.table import (
     client_errors,
     errors_by_cell,
     rank_clients,
+    skill_by_step,
 )
 from stforecast.forecasting.results import ForecastRun
 from stforecast.plots.figure import figure
@@ -110,10 +115,11 @@ def pareto(
     curves = as_curves(runs)
     pooled = [curve.group.name for curve in curves if is_pooled(curve.group.runs[0])]
     curves = [curve for curve in curves if curve.group.name not in pooled]
-    points = [
-        (_floats_sent(c.group.runs), names.pooled_errors(c.group.runs, metric, selection).mean())
-        for c in curves
-    ]
+    points = []
+    for curve in curves:
+        rounds = curve.group.runs[0].rounds()
+        error = names.pooled_errors(curve.group.runs, metric, selection).mean()
+        points.append((floats(rounds, "up") if len(rounds) else 0.0, error))
     if not np.isfinite(points).all(axis=1).any():
         raise InputError(f"no method here without pooled records has a finite {metric}")
     fig, ax = front_panel(points, f"test {names.error_name(metric, runs)}", width)
@@ -129,18 +135,13 @@ def front_panel(
     points: Sequence[tuple[float, float]], error: str, width: float
 ) -> tuple[PlainFigure, Axes]:
     """Return a figure and its panel for points of floats sent and `error`, with their front."""
-    fig, (ax,) = panels(width, HEIGHT)
+    fig, (ax,) = panels(width, SINGLE)
     ax.step(*np.transpose(pareto_front(points)), where="post", color=FAINT, linewidth=1.0)
     ax.set_xscale("symlog", linthresh=10)
     ax.set_xlim(-2, max(10, 2 * max(sent for sent, _ in points)))
     ax.set_xlabel("floats that a client sends in a round")
     ax.set_ylabel(error)
     return fig, ax
-
-
-def _floats_sent(runs: Sequence[ForecastRun]) -> float:
-    rounds = runs[0].rounds()
-    return floats(rounds, "up") if len(rounds) else 0.0
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -167,10 +168,6 @@ def _level(reference: str, means: Mapping[str, float]) -> float:
     return level
 
 
-HEIGHT = 2.3
-"""Height of a single panel in inches."""
-
-
 @figure
 def cdf(runs: Sequence[ForecastRun], *, metric: str = "mse", width: float = ONE_COLUMN) -> Figure:
     """Distribution of the test error over clients: the share of clients with an error of at most x.
@@ -185,44 +182,37 @@ def cdf(runs: Sequence[ForecastRun], *, metric: str = "mse", width: float = ONE_
         width: width of the figure in inches.
     """
     curves = as_curves(runs)
-    pooled = [np.concatenate([_client_errors(run, metric) for run in c.group.runs]) for c in curves]
+    tables = [pd.concat([names.error_rows(r, metric) for r in c.group.runs]) for c in curves]
+    pooled = [by_client(table)["value"].to_numpy() for table in tables]
     if not any(np.isfinite(errors).any() for errors in pooled):
         raise InputError(f"no client of these runs has a finite {metric}; there is nothing to draw")
     curves, pooled = best_first(curves, pooled, names.finite_mean)
     labels = [_label(curve, errors) for curve, errors in zip(curves, pooled, strict=True)]
 
     def draw(ax: Axes, curve: Curve[ForecastRun], errors: np.ndarray, label: str) -> None:
-        known = np.sort(_known(errors))
+        known = np.sort(errors[np.isfinite(errors)])
         if len(known) and not curve.faint:
             ax.plot(np.median(known), 0.5, ".", color=curve.color, markersize=7)
         shares = np.arange(len(known) + 1) / max(1, len(known))
         ax.step([0.0, *known], shares, where="post", label=label, **curve.line)
 
-    fig, axes = draw_curves(curves, pooled, labels, draw, width, HEIGHT)
+    fig, axes = draw_curves(curves, pooled, labels, draw, width)
     for ax in axes:
         ax.set_xlim(left=0)
         ax.set_ylim(0, 1.02)
     name = f"test {names.error_name(metric, runs)}, per client"
-    outer_labels(axes, name, "share of clients", width, HEIGHT)
+    outer_labels(axes, name, "share of clients", width)
     add_legend(fig)
     return fig
 
 
-def _known(errors: np.ndarray) -> np.ndarray:
-    return errors[np.isfinite(errors)]
-
-
 def _label(curve: Curve[ForecastRun], errors: np.ndarray) -> str:
-    known, label = _known(errors), curve.group.label
+    known, label = errors[np.isfinite(errors)], curve.group.label
     if len(known):
         label += f": median {short(np.median(known))}, mean {short(known.mean())}"
     if unknown := len(errors) - len(known):
         label += f" ({unknown} of {len(errors)} clients have no finite error)"
     return label
-
-
-def _client_errors(run: ForecastRun, metric: str) -> np.ndarray:
-    return by_client(names.error_rows(run, metric))["value"].to_numpy()
 
 
 @figure
@@ -304,16 +294,6 @@ def _default(run: ForecastRun, setting: str) -> object:
     return resolve(run.method, model=model).flat().get(setting)
 
 
-ROW = 0.32
-"""Height of a row in inches."""
-
-N_WORST = 3
-"""Number of cells to name."""
-
-RATIOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50, 100)
-"""Labelled ratios on the axis."""
-
-
 @figure
 def cells(
     runs: Sequence[ForecastRun],
@@ -338,13 +318,17 @@ def cells(
     """
     curves = as_curves(runs)
     names.refuse_different_tests(runs)
-    base = _errors_of(reference, curves, metric)
+    named = {curve.group.name: curve.group for curve in curves}
+    if reference not in {SEASONAL, *named}:
+        raise choose("reference", reference, [SEASONAL, *named])
+    compared = named.get(reference)
+    base = errors_by_cell(compared or curves[0].group, metric, naive=compared is None)[ALL]
     others = [curve for curve in curves if curve.group.name != reference]
     if not others:
         raise InputError(f"{reference} is the only method here; add runs to compare with it")
     ratios = [errors_by_cell(curve.group, metric)[ALL] / base for curve in others]
     order = np.argsort([ratio.median() for ratio in ratios], kind="stable")
-    fig, (ax,) = panels(width, 0.6 + ROW * len(others))
+    fig, (ax,) = panels(width, 0.6 + 0.32 * len(others))
     ax.set_xscale("log")
     ax.axvline(1, color="0.2", linestyle="--", linewidth=0.9)
     for row, place in enumerate(order):
@@ -355,22 +339,14 @@ def cells(
     ax.tick_params(axis="y", length=0)
     ax.grid(visible=False, axis="y")
     low, high = ax.get_xlim()
-    ax.xaxis.set_major_locator(FixedLocator(RATIOS) if high > 2 * low else MaxNLocator(6))
+    ratios_shown = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50, 100)
+    ax.xaxis.set_major_locator(FixedLocator(ratios_shown) if high > 2 * low else MaxNLocator(6))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}"))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xlabel(
         f"test {names.error_name(metric, runs)} of a cell, divided by that of {reference}"
     )
     return fig
-
-
-def _errors_of(reference: str, curves: Sequence[Curve[ForecastRun]], metric: str) -> pd.Series:
-    named = {curve.group.name: curve for curve in curves}
-    if reference in named:
-        return errors_by_cell(named[reference].group, metric)[ALL]
-    if reference != SEASONAL:
-        raise choose("reference", reference, [SEASONAL, *named])
-    return errors_by_cell(curves[0].group, metric, naive=True)[ALL]
 
 
 def _draw_row(ax: Axes, row: int, curve: Curve[ForecastRun], ratios: pd.Series) -> None:
@@ -383,6 +359,105 @@ def _draw_row(ax: Axes, row: int, curve: Curve[ForecastRun], ratios: pd.Series) 
     if n:
         ax.plot([known.median()] * 2, [row - 0.4, row + 0.4], color="0.1", linewidth=1.2)
     seen = ratios.dropna()
-    worst = ", ".join(str(cell) for cell in seen.nlargest(N_WORST).index)
+    worst = ", ".join(str(cell) for cell in seen.nlargest(3).index)
     text = f"lower in {(seen < 1).mean():.0%} of cells\nhighest: {worst}" if len(seen) else "none"
     ax.text(1.01, row, text, va="center", fontsize=SMALL - 1, transform=ax.get_yaxis_transform())
+
+
+@figure
+def heatmap(
+    runs: Sequence[ForecastRun],
+    *,
+    metric: str = "mse",
+    width: float = TWO_COLUMNS,
+) -> Figure:
+    """Skill of each method on each data set, as numbers on colours.
+
+    Skill is 1 minus the geometric mean, over cells, of a method's error divided by that of seasonal
+    naive, which repeats the day or the week before: 100 % for no error, below 0 for a larger error
+    than that of seasonal naive. Errors are means over seeds. Columns are the data, with the horizon
+    if it differs; if all runs have the same data, they are the times ahead and the whole horizon.
+    Rows are sorted by the geometric mean of the ratios of a row, or by the whole horizon; the best
+    is on top. Grey: not run.
+
+    Args:
+        runs: finished runs.
+        metric: error of the skill; raw_… is in the data's units.
+        width: width of the figure in inches.
+    """
+    as_curves(runs)  # Refuses no runs.
+    tasks = names.by_task(runs)
+    columns: dict[str, dict[str, pd.Series]] = {name: {} for name in tasks}
+    for task, groups in tasks.items():
+        for group in groups:
+            errors, naive = (errors_by_cell(group, metric, naive=n) for n in (False, True))
+            columns[task][group.name] = 100 * skill_by_step(errors, naive)
+    if len(tasks) == 1:
+        table = _by_step(columns, runs[0])
+    else:
+        of_task = {t: {n: found[ALL] for n, found in rows.items()} for t, rows in columns.items()}
+        table = pd.DataFrame(of_task)
+    ratios = 1 - (table.iloc[:, -1:] if len(tasks) == 1 else table) / 100
+    means = np.log(ratios.clip(lower=1e-9)).mean(axis=1)
+    name, horizons = names.error_name(metric, runs), {names.horizon_ahead(run) for run in runs}
+    if len(tasks) > 1 and len(horizons) == 1:
+        name = f"{name}, {horizons.pop()}".removesuffix(", ")
+    fig = skill_map(table.loc[means.sort_values(kind="stable").index], name, width=width)
+    title = "" if len(tasks) > 1 else next(iter(tasks))
+    fig.axes[0].set_title(title, fontsize=SMALL, loc="left")
+    return fig
+
+
+def skill_map(
+    table: pd.DataFrame, error: str, *, digits: int = 1, width: float = TWO_COLUMNS
+) -> Figure:
+    """Draw a table of skill in per cent against seasonal naive, NaN where it is unknown."""
+    fig, (ax,) = panels(width, 1.1 + 0.2 * len(table))
+    ax.set_yticks(range(len(table)), table.index)
+    n_characters = max(6, int(0.75 * width * CHARACTERS_PER_INCH / len(table.columns)))
+    heads = [_in_lines(str(name), n_characters) for name in table.columns]
+    ax.set_xticks(range(len(heads)), heads)
+    ax.set_facecolor("0.88")
+    ax.grid(visible=False)
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0)
+    skills = np.ma.masked_invalid(table.to_numpy())
+    reach = float(np.clip(np.abs(skills).max(), 1, 100)) if skills.count() else 1.0
+    # All kinds of colour vision tell these colours apart (colorbrewer2.org).
+    image = ax.imshow(skills, cmap="PuOr", norm=Normalize(-reach, reach), aspect="auto")
+    brightness = image.to_rgba(skills)[..., :3] @ [0.299, 0.587, 0.114]  # ITU-R BT.601
+    for (row, column), skill in np.ndenumerate(table.to_numpy()):
+        text = f"{skill:+.{digits if abs(skill) < 100 else 0}f}" if np.isfinite(skill) else "–"
+        dark = np.isfinite(skill) and brightness[row, column] < 0.5
+        shown = ax.text(column, row, text, fontsize=SMALL, color="white" if dark else "black")
+        shown.set(ha="center", va="center_baseline")
+    below, above = bool((skills < -reach).any()), bool((skills > reach).any())
+    beyond = {(True, True): "both", (True, False): "min", (False, True): "max"}
+    extend = beyond.get((below, above), "neither")
+    bar = fig.colorbar(image, ax=ax, location="bottom", fraction=0.05, aspect=40, extend=extend)
+    bar.ax.tick_params(labelsize=SMALL)
+    bar.set_label(f"skill against {SEASONAL} in {error}, %", fontsize=SMALL)
+    return fig
+
+
+def _by_step(columns: Mapping[str, Mapping[str, pd.Series]], run: ForecastRun) -> pd.DataFrame:
+    """Return the only task's columns by time ahead, and one for the whole horizon."""
+    (rows,) = columns.values()
+    table = pd.DataFrame(rows).T
+    horizon = table.shape[1] - 1
+    steps = range(1, horizon + 1) if horizon <= 12 else names.shown_steps(horizon)
+    heads = {str(step): f"{names.time_ahead(step, run)} ahead" for step in steps}
+    if horizon == 1:
+        return table[["1"]].rename(columns=heads)
+    return table[[*heads, ALL]].rename(columns={**heads, ALL: names.horizon_ahead(run)})
+
+
+def _in_lines(text: str, n_characters: int) -> str:
+    r"""Divide the head of a column into lines; a number stays with its unit, a word whole.
+
+    >>> _in_lines("milan, up to 24 h ahead", 12), _in_lines("seasonal_day", 10)
+    ('milan, up to\n24 h ahead', 'seasonal_\nday')
+    """
+    kept = re.sub(r"(?<=\d) ", "\N{NO-BREAK SPACE}", text).replace("_", "_ ")
+    lines = textwrap.fill(kept, n_characters).replace("_ ", "_")
+    return lines.replace("\N{NO-BREAK SPACE}", " ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -21,12 +22,6 @@ from stforecast.metrics.metric import Scale
 from stforecast.metrics.point import evaluate, evaluate_intervals
 
 T = TypeVar("T")
-
-ALL_SCALES = ("std", *SCALES.values())
-"""Variables of `forecasts.nc` that errors are divided by."""
-
-MOST_HOURS = 10**6
-"""Longer than any test part."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +46,7 @@ class Span:
         local = times if zone is None else times.tz_localize("UTC").tz_convert(zone)
         chosen = np.ones(len(times), dtype=bool)
         if self.hours is not None:
-            chosen &= times < times[0] + pd.Timedelta(hours=min(self.hours, MOST_HOURS))
+            chosen &= times < times[0] + pd.Timedelta(hours=min(self.hours, 10**6))
         if self.start is not None:
             chosen &= local >= _local(self.start, zone, local)
         if self.end is not None:
@@ -122,7 +117,7 @@ def part_of(
     def forecasts() -> xr.Dataset:
         ds = run.forecasts()
         if first is not None:
-            ds = scaled_as(first.forecasts(), run, ds, set(ALL_SCALES))
+            ds = scaled_as(first.forecasts(), run, ds, {"std", *SCALES.values()})
         if cells is not None:
             ds = take_cells(ds, named_cells(ds.indexes["cell"], cells), run)
         inside = _inside(ds, span, run)
@@ -130,24 +125,16 @@ def part_of(
         return ds.assign(y=ds["y"].where(seen)).isel(time=inside.any(axis=1))
 
     def metrics() -> pd.DataFrame:
+        ds = part.forecasts()
         tables = [
-            _errors(part.forecasts(), name).assign(selection=selection)
-            for selection, name in variables(part.forecasts()).items()
+            _errors(ds, name).assign(selection=selection)
+            for selection, name in variables(ds).items()
             if selection != SEASONAL
         ]
         return pd.concat(tables, ignore_index=True).assign(split="test", fold=run.fold)
 
     part = RunInMemory(run.folder, run.about, metrics, run.rounds, forecasts)
     return part
-
-
-def _is_tested(run: ForecastRun, span: Span) -> bool:
-    """Return whether a target of a run's test part lies in a span."""
-    try:
-        with run.open_forecasts() as ds:
-            return bool(_inside(ds, span, run).any())
-    except InputError:
-        return False
 
 
 def on_one_scale(runs: Sequence[ForecastRun], metric: str) -> list[ForecastRun]:
@@ -196,7 +183,11 @@ def parts_of(
     if cells is None and start is None and end is None:
         return list(runs)
     span = Span(None, start, end)
-    tested = [run for run in runs if _is_tested(run, span)]
+    tested = []
+    for run in runs:
+        with suppress(InputError), run.open_forecasts() as ds:
+            _inside(ds, span, run)  # Raises where no target lies in the span.
+            tested.append(run)
     if not tested and runs:
         part_of(runs[0], cells, span).forecasts()  # Raises.
     return [part_of(run, cells, span) for run in tested]
@@ -216,12 +207,12 @@ def part_note(cells: str | None = None, start: str | None = None, end: str | Non
 
 def named_cells(known: pd.Index, wanted: str) -> list[Any]:
     """Return the known cells with these ids, which are separated by commas."""
-    return named({str(cell): cell for cell in known}, wanted, "cell", "that were tested")
+    return named({str(c): c for c in known}, wanted.split(","), "cell", "that were tested")
 
 
-def named(known: Mapping[str, T], wanted: str, what: str, of: str) -> list[T]:
-    """Return entries by their names, which are separated by commas; `what` and `of` word errors."""
-    names = [name.strip() for name in wanted.split(",")]
+def named(known: Mapping[str, T], wanted: Sequence[str], what: str, of: str) -> list[T]:
+    """Return entries by their names; `what` and `of` word errors."""
+    names = [name.strip() for name in wanted]
     for name in names:
         if name not in known:
             raise InputError(
@@ -265,7 +256,8 @@ def _errors(ds: xr.Dataset, name: str) -> pd.DataFrame:
     seen, cells = np.isfinite(y), ds["cell"].to_numpy()
     y = np.where(seen, y, 0.0)
     std = ds["std"].to_numpy()[:, None, None]
-    scale = _scale(ds)
+    scales = [ds[name].to_numpy() for name in SCALES.values() if name in ds]
+    scale = Scale(*scales) if len(scales) == len(SCALES) else None
     of_scores = [metric for metric, found in METRICS.items() if not found.relative]
     raw = evaluate(y_hat, y, seen, cells, scale=scale)
     tables = [evaluate(y_hat / std, y / std, seen, cells, of_scores), _named_raw(raw, METRICS)]
@@ -281,8 +273,3 @@ def _errors(ds: xr.Dataset, name: str) -> pd.DataFrame:
 
 def _named_raw(table: pd.DataFrame, metrics: Any) -> pd.DataFrame:
     return table.assign(metric=table["metric"].map(lambda name: metrics[name].raw_name))
-
-
-def _scale(ds: xr.Dataset) -> Scale | None:
-    found = [ds[name].to_numpy() for name in SCALES.values() if name in ds]
-    return Scale(*found) if len(found) == len(SCALES) else None

@@ -30,20 +30,6 @@ if TYPE_CHECKING:
     from stforecast.forecasting.forecaster import Forecaster
 
 
-ERRORS = METRIC_COLUMNS[4:]
-"""Columns of a table of errors that a figure needs."""
-
-TAKEN = "a run, its folder, a fitted forecaster or a table of errors"
-
-
-def fitted_run(forecaster: Forecaster, place: int) -> ForecastRun:
-    """Return a forecaster's run that was never written; `place` distinguishes it from others."""
-    from stforecast.forecasting.runs import facts_of
-
-    about = {"label": forecaster.config.method, "data": forecaster.data_.series.name}
-    return _run_of(Path(f"forecaster {place}"), about | facts_of(forecaster), forecaster)
-
-
 def model_run(
     folder: Path, history: str | os.PathLike[str], events: Path | None = None
 ) -> ForecastRun:
@@ -109,15 +95,19 @@ def _runs_of(thing: Any, place: int) -> list[ForecastRun]:
     from stforecast.forecasting.forecaster import Forecaster
 
     if isinstance(thing, Forecaster):
-        return [fitted_run(thing, place)]
+        from stforecast.forecasting.runs import facts_of
+
+        about = {"label": thing.config.method, "data": thing.data_.series.name, **facts_of(thing)}
+        return [_run_of(Path(f"forecaster {place}"), about, thing)]
     raise InputError(
-        f"cannot draw a figure of an object of type {type(thing).__name__}; give {TAKEN}"
+        f"cannot draw a figure of an object of type {type(thing).__name__}; give a run, its "
+        "folder, a fitted forecaster or a table of errors"
     )
 
 
 def _of_table(table: pd.DataFrame, place: int) -> list[ForecastRun]:
     """Return a run for each method, data set, service and seed of a table."""
-    if absent := [name for name in ERRORS if name not in table]:
+    if absent := [name for name in METRIC_COLUMNS[4:] if name not in table]:
         raise InputError(
             f"a table without column {absent[0]!r} is not a table of errors; give one from "
             "Forecaster.evaluate() or a run's metrics.csv"
@@ -162,7 +152,6 @@ def common(
     *,
     top: int | None = None,
     highlight: str | None = None,
-    height: float | None = None,
     title: str = "",
 ) -> None:
     """Take the options that all figures have.
@@ -170,15 +159,11 @@ def common(
     Args:
         top: draw only this many methods, those with the lowest test error; by default all.
         highlight: names of methods to draw in colour, separated by commas; all others are grey.
-        height: height of the figure in inches; by default as its content needs.
         title: title above the figure.
     """
 
 
-AX = "axes to draw on, from Python; several panels share their place. By default a new figure."
-
-
-def figure(draw: Callable[..., Figure], has_parts: bool = True) -> Callable[..., Figure]:
+def figure(draw: Callable[..., Figure], *, has_parts: bool = True) -> Callable[..., Figure]:
     """Make a function of runs a figure with the common options, known by its name."""
     own = inspect.signature(draw)
     draws_parts, scored = "cells" in own.parameters, "metric" in own.parameters
@@ -187,7 +172,7 @@ def figure(draw: Callable[..., Figure], has_parts: bool = True) -> Callable[...,
     @functools.wraps(draw)
     def drawn(
         runs: Any, *, ax: Axes | None = None, top: int | None = None, highlight: Any = None,
-        height: float | None = None, title: str = "", **options: Any,
+        title: str = "", **options: Any,
     ) -> Figure:  # fmt: skip
         found = as_runs(runs)
         metric = options.get("metric", own.parameters["metric"].default if scored else "mse")
@@ -196,19 +181,23 @@ def figure(draw: Callable[..., Figure], has_parts: bool = True) -> Callable[...,
         among = (*drawing.current().among, *labels_of(found))
         if not draws_parts:
             shown = {name: options.pop(name, None) for name in inspect.signature(part).parameters}
-            if not has_parts:
-                _refuse(draw.__name__, shown)
+            if not has_parts and any(value is not None for value in shown.values()):
+                raise InputError(
+                    f"{draw.__name__} shows the training or the inside of models, not errors of "
+                    "chosen cells and times; leave out these options"
+                )
             found = parts_of(found, **shown)
         if top is not None:
             found = best(found, top, metric)
         with drawing.looking(drawing.Look(ax, _names(highlight, found), among)):
             fig = draw(found, **options)
-        if isinstance(fig, drawing.PlainFigure):
-            drawing.finish_figure(fig, height, title)
-        else:
+        if not isinstance(fig, drawing.PlainFigure):
             drawing.write_plainly(fig)
-            if ax is not None and title:
+            if title:
                 fig.axes[0].set_title(title)
+        elif title:
+            above = fig.get_suptitle()
+            fig.suptitle(f"{title}\n{above}" if above else title, fontsize=drawing.TEXT)
         return fig
 
     extra: list[Callable[..., None]] = [common] if draws_parts else [part, common]
@@ -224,15 +213,6 @@ def figure(draw: Callable[..., Figure], has_parts: bool = True) -> Callable[...,
 
 figure_of_training = functools.partial(figure, has_parts=False)
 """The same for a figure of training, which has no parts to draw."""
-
-
-def _refuse(name: str, shown: Mapping[str, str | None]) -> None:
-    """Refuse a part of a figure that has none."""
-    if any(value is not None for value in shown.values()):
-        raise InputError(
-            f"{name} shows the training or the inside of models, not errors of chosen cells and "
-            "times; leave out these options"
-        )
 
 
 def best(runs: Sequence[ForecastRun], n: int, metric: str) -> list[ForecastRun]:
@@ -266,4 +246,5 @@ def _documented(doc: str, extra: Sequence[Callable[..., None]]) -> str:
     body = "\n".join(bodies)
     before, args, rest = doc.partition("\nArgs:\n")
     own, end, after = rest.partition("\n\n")
-    return f"{before}{args}{own}\n{body}\n    ax: {AX}{end}{after}" if args else doc
+    ax = "axes to draw on, from Python; several panels share their place. By default a new figure."
+    return f"{before}{args}{own}\n{body}\n    ax: {ax}{end}{after}" if args else doc

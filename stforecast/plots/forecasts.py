@@ -1,19 +1,22 @@
-"""Forecasts, their intervals and observations over time."""
+"""Forecasts, their intervals and observations over time, tested or still to come."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from data_prep.base.errors import InputError, Words
+from data_prep.readers.units import with_unit
 from stforecast.bench.curves import (
+    COLORS,
     MOST_TOGETHER,
     UNNAMED,
     Curve,
@@ -27,11 +30,12 @@ from stforecast.bench.drawing import SMALL, TWO_COLUMNS, add_legend, date_axis, 
 from stforecast.bench.tables import short
 from stforecast.comparison.names import quantity, time_ahead
 from stforecast.forecasting.results import ForecastRun
-from stforecast.plots.excerpt import Span, named_cells, take_cells
+from stforecast.plots.excerpt import Span, named, named_cells, take_cells
 from stforecast.plots.figure import figure
 
-N_CELLS = 4
-"""Number of cells to draw if none are named."""
+if TYPE_CHECKING:
+    from stforecast.data.series import Series
+    from stforecast.forecasting.tables import Interval
 
 
 @figure
@@ -118,7 +122,7 @@ def _each_alone(
         title_panel(ax, f"{group.label}: MAE {short(errors[i])}", width / columns(width))
         ax.margins(x=0)
     time_axis(axes[-1], chosen[first.folder], most_ticks=4)
-    outer_labels(axes, axes[-1].get_xlabel(), quantity([first]), width, 0)
+    outer_labels(axes, axes[-1].get_xlabel(), quantity([first]), width)
     add_legend(fig, f"{title}; {time_ahead(horizon, first)} ahead")
     return fig
 
@@ -175,18 +179,14 @@ def _check_same_data(runs: Sequence[ForecastRun], tested: Sequence[xr.Dataset]) 
 
 def cell_titles(y: xr.DataArray, wanted: str | None) -> dict[Any, str]:
     """Return the cells to draw of observations `(cell, time)`, and their titles."""
-    if wanted is None:
-        return _typical_cells(y)
-    return {cell: f"cell {cell}" for cell in named_cells(y.indexes["cell"], wanted)}
-
-
-def _typical_cells(y: xr.DataArray) -> dict[Any, str]:
-    """Return cells evenly spread over the ranks of mean observed traffic."""
+    if wanted is not None:
+        return {cell: f"cell {cell}" for cell in named_cells(y.indexes["cell"], wanted)}
+    # Evenly spread over the ranks of mean observed traffic.
     means = y.mean("time").to_series().dropna().sort_values(kind="stable")
     if means.empty:
         raise InputError("nothing was observed in the test part; there is nothing to draw")
     last = len(means) - 1
-    ranks = np.unique(np.linspace(0, last, N_CELLS).round().astype(int))
+    ranks = np.unique(np.linspace(0, last, 4).round().astype(int))
     places = {rank: f", mean at quantile {rank / max(1, last):.2f}" for rank in ranks}
     places |= {0: ", lowest mean", last: ", highest mean"} if last else {0: ""}
     return {means.index[rank]: f"cell {means.index[rank]}{places[rank]}" for rank in ranks}
@@ -194,10 +194,6 @@ def _typical_cells(y: xr.DataArray) -> dict[Any, str]:
 
 def _trace(ax: Axes, values: xr.DataArray, **style: Any) -> None:
     ax.plot(values["time"].to_numpy(), values.to_numpy(), **style)
-
-
-OUTSIDE = "#c00000"
-"""Colour of observations outside an interval."""
 
 
 @figure
@@ -229,7 +225,11 @@ def intervals(
     """
     curves, note = with_intervals(as_curves(runs))
     span = Span(hours, start, end)
-    steps = _steps(curves[0].group.runs[0]) if horizon is None else [horizon]
+    steps = [horizon] if horizon is not None else []
+    if horizon is None:
+        with curves[0].group.runs[0].open_forecasts() as forecasts:
+            last = int(forecasts.indexes["horizon"][-1])
+        steps = sorted({1, (last + 1) // 2, last})
     tested = {
         (step, i): forecasts_ahead(curve.group.runs[0], step, span)
         for step in steps
@@ -252,12 +252,6 @@ def intervals(
     time_axis(axes[-1], tested[steps[-1], 0])
     add_legend(fig, "\n".join(filter(None, (ahead[steps[0]] * (len(steps) == 1), note))))
     return fig
-
-
-def _steps(run: ForecastRun) -> list[int]:
-    with run.open_forecasts() as forecasts:
-        last = int(forecasts.indexes["horizon"][-1])
-    return sorted({1, (last + 1) // 2, last})
 
 
 def with_intervals(
@@ -291,5 +285,70 @@ def _band(ax: Axes, ds: xr.Dataset, curve: Curve[ForecastRun]) -> float:
     ax.plot(time, ds["y_hat"], label=curve.group.base, color=curve.color, linewidth=1.0)
     ax.plot(time, y, label="observed", color="black", linewidth=0.9)
     outside = observed & ~inside
-    ax.plot(time[outside], y[outside], ".", label="observed, outside", color=OUTSIDE, markersize=5)
+    red: dict[str, Any] = {"color": "#c00000", "markersize": 5}
+    ax.plot(time[outside], y[outside], ".", label="observed, outside", **red)
     return float(inside[observed].mean()) if observed.any() else float("nan")
+
+
+def draw_outlook(
+    series: Series,
+    forecast: pd.DataFrame,
+    interval: Interval | None,
+    cells: Sequence[Any] | None,
+    ax: Axes | None,
+) -> Axes:
+    """Draw the end of a history, a forecast and its bounds; see `Forecaster.plot`.
+
+    By default, the cell of the highest mean is drawn. The history is four times as long as the
+    forecast, two days at least.
+    """
+    chosen = _cells(series, cells)
+    if ax is None:
+        _, (ax,) = panels(TWO_COLUMNS, 2.4)
+    zone = series.zone
+    history = pd.DataFrame(series.values, series.zoned(series.times), pd.Index(series.cells))
+    length = max(4 * (forecast.index[-1] - history.index[-1]), pd.Timedelta(days=2))
+    history = history[history.index[-1] - length :]
+    alone, single = len(chosen) == 1, len(forecast) == 1
+    for cell, color in zip(chosen, COLORS, strict=False):
+        seen, name = ("black", "observed") if alone else (color, f"cell {cell}")
+        ax.plot(_instants(history.index), history[cell], color=seen, label=name, linewidth=1.0)
+        # Of several cells, colours tell these apart: what their lines mean is said once.
+        first = cell == chosen[0]
+        times, label = _instants(forecast.index), "forecast" if first else None
+        look: dict[str, Any] = {"color": color, "linewidth": 1.6, "label": label}
+        look |= {"linestyle": "-" if alone else "--", "marker": "o" if single else None}
+        ax.plot(times, forecast[cell], markersize=4, **look)
+        if interval is not None:
+            label = f"{interval.lower.attrs['coverage']:.0%} interval" if first else None
+            low, high = (bound[cell].to_numpy(dtype=float) for bound in interval)
+            band: dict[str, Any] = {"color": color, "alpha": 0.25, "label": label}
+            if single:
+                ax.vlines(times, low, high, linewidth=5, **band)
+            else:
+                ax.fill_between(times, low, high, linewidth=0, **band)
+    ax.axvline(_instants(forecast.index[:1])[0], color="0.4", linestyle=":", linewidth=0.9)
+    ax.set_ylabel(with_unit(series.service, series.units))
+    ax.set_title(f"cell {chosen[0]}" if len(chosen) == 1 else "", fontsize=SMALL, loc="left")
+    date_axis(ax, "time" if zone is None else f"time ({zone})", zone or "UTC")
+    legend = ax.legend(fontsize=SMALL, frameon=False, loc="upper left", ncols=2)
+    low, high = ax.get_ylim()  # Room for the legend above the lines.
+    ax.set_ylim(low, high + 0.06 * (1 + len(legend.get_texts())) * (high - low))
+    legend.set_in_layout(False)
+    return ax
+
+
+def _instants(times: pd.Index) -> np.ndarray:
+    """Return times in UTC, so that a repeated hour is drawn twice; without a zone, as they are."""
+    found = pd.DatetimeIndex(times)
+    return (found if found.tz is None else found.tz_convert(None)).to_numpy()
+
+
+def _cells(series: Series, wanted: Sequence[Any] | None) -> list[Any]:
+    if wanted is None:
+        means = pd.DataFrame(series.values).mean()
+        return [series.cells[int(means.fillna(-np.inf).argmax())]]
+    if not 1 <= len(wanted) <= len(COLORS):
+        raise InputError(f"{len(wanted)} cells; draw 1 to {len(COLORS)} at a time")
+    known = {str(cell): cell for cell in series.cells}
+    return named(known, list(map(str, wanted)), "cell", "of the data")

@@ -44,16 +44,13 @@ class Inside:
     def places(self, names: str) -> list[int]:
         """Return the rows of clients in the arrays, from ids with commas between."""
         known = {str(cell): place for place, cell in enumerate(self.cells)}
-        return named(known, names, "client", f"of {self.run.folder}")
+        return named(known, names.split(","), "client", f"of {self.run.folder}")
 
 
 def look_inside(
     runs: Sequence[ForecastRun], needed: Mapping[str, object], names: Sequence[str]
 ) -> Inside:
-    """Read arrays of the model of one FUELS run whose settings have the needed values.
-
-    Nothing is unpickled. The names are those in `model/state.safetensors`.
-    """
+    """Read arrays of `model/state.safetensors` of one FUELS run with the needed settings."""
     if not runs:
         raise InputError("no runs to draw; give at least one folder of a finished run")
     folders = {run.folder.resolve(): run for run in runs}
@@ -68,10 +65,6 @@ def look_inside(
                 f"{run.folder}: {name} is {run.about['settings'].get(name)}; this figure needs a "
                 f"run with {name} {value}"
             )
-    return _read(run, names)
-
-
-def _read(run: ForecastRun, names: Sequence[str]) -> Inside:
     path = run.folder / "model"
     try:
         about = json.loads((path / "forecaster.json").read_text())
@@ -84,14 +77,6 @@ def _read(run: ForecastRun, names: Sequence[str]) -> Inside:
         raise InputError(
             f"{path}: cannot be read ({e}); this figure needs the model that the run wrote"
         ) from e
-
-
-DIVERGENCE_COLORS = "PuOr"
-"""Orange below the threshold, purple above: close to the paper's yellow and purple, and safe for
-all kinds of colour vision (colorbrewer2.org)."""
-
-NAMES_PER_INCH = 7
-"""Maximum number of client ids that are readable along an axis."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +137,11 @@ def divergence(
     fig, axes = panels(width, 0.55 * width + 1.05, 2, n_columns=2)
     for ax, panel in zip(axes, (prototypes, data), strict=True):
         _draw(fig, ax, panel, shown)
-        _name_clients(ax, inside.cells[shown].astype(str), width / 2 - 0.5)
+        # Along an axis, seven names an inch are readable.
+        names = [str(c) for c in inside.cells[shown] if len(shown) <= 7 * (width / 2 - 0.5)]
+        ax.set_xticks(range(len(names)), names, rotation=90)
+        ax.set_yticks(range(len(names)), names)
+        ax.set_xlabel(f"{len(shown)} clients, same order", fontsize=SMALL)
     fig.suptitle(_verdict(prototypes, data), fontsize=SMALL)
     return fig
 
@@ -165,9 +154,9 @@ def _of_data(inside: Inside) -> Divergences:
     z = _training_series(inside)
     logits = torch.from_numpy(np.nan_to_num(z.T, nan=0.0))
     values = (jensen_shannon(logits) / len(z)).numpy()
-    found = Divergences("training data", values, 0.0)
-    beta = inside.run.settings["beta"]
-    return Divergences(found.title, values, float(np.quantile(found.pairs, beta)))
+    pairs = values[np.triu_indices(len(values), 1)]
+    threshold = float(np.quantile(pairs, inside.run.settings["beta"]))
+    return Divergences("training data", values, threshold)
 
 
 def _training_series(inside: Inside) -> np.ndarray:
@@ -204,7 +193,8 @@ def _draw(fig: Figure, ax: Axes, panel: Divergences, shown: Sequence[int]) -> No
     # The scale needs some room on both sides, even if the threshold is an extreme value.
     room = max(1e-3 * highest, 1e-12)
     norm = TwoSlopeNorm(threshold, min(0.0, threshold - room), max(highest, threshold + room))
-    image = ax.imshow(panel.values[np.ix_(shown, shown)], cmap=DIVERGENCE_COLORS, norm=norm)
+    # Close to the paper's yellow and purple, and safe for all kinds of colour vision.
+    image = ax.imshow(panel.values[np.ix_(shown, shown)], cmap="PuOr", norm=norm)
     ax.set_anchor("S")  # The layout leaves no room for a title above axes of equal aspect.
     ax.grid(visible=False)
     ax.set_title(panel.title, fontsize=TEXT)
@@ -214,41 +204,24 @@ def _draw(fig: Figure, ax: Axes, panel: Divergences, shown: Sequence[int]) -> No
     bar.set_label("JSD (nats a value)\nwhite: the threshold", fontsize=SMALL)
 
 
-def _name_clients(ax: Axes, names: np.ndarray, inches: float) -> None:
-    if len(names) <= NAMES_PER_INCH * inches:
-        ax.set_xticks(range(len(names)), names, rotation=90)
-        ax.set_yticks(range(len(names)), names)
-    else:
-        ax.set_xticks([])
-        ax.set_yticks([])
-    ax.set_xlabel(f"{len(names)} clients, same order", fontsize=SMALL)
-
-
 def _verdict(one: Divergences, other: Divergences) -> str:
-    """Describe how well the order and the sides of the thresholds agree."""
+    """Describe how well the order and the sides of the thresholds agree.
+
+    The rank correlation is undefined if all values are equal.
+    """
+    from scipy.stats import spearmanr
+
     a, b = one.pairs, other.pairs
+    known = np.ptp(a) and np.ptp(b)
+    correlation = f"{spearmanr(a, b).statistic:.2f}" if known else "undefined"
     same = np.mean((a <= one.threshold) == (b <= other.threshold))
     return (
-        f"{len(a):,} pairs: rank correlation (Spearman) {_rank_correlation(a, b)},\n"
+        f"{len(a):,} pairs: rank correlation (Spearman) {correlation},\n"
         f"{same:.0%} on the same side of both thresholds"
     )
 
 
-def _rank_correlation(a: np.ndarray, b: np.ndarray) -> str:
-    """Return Spearman's ρ as text; it is undefined if all values are equal."""
-    from scipy.stats import spearmanr
-
-    if not (np.ptp(a) and np.ptp(b)):
-        return "undefined"
-    return f"{spearmanr(a, b).statistic:.2f}"
-
-
 KEPT, LEFT_OUT = COLORS[1], COLORS[0]
-
-FAINT = (*to_rgb(LEFT_OUT), 0.25)
-
-WIDEST = 0.95
-"""Diameter of the largest circle, as a share of the distance between two."""
 
 
 @figure_of_training
@@ -275,10 +248,16 @@ def filter(
     fig, (ax,) = panels(width, width + 0.25)
     _circles(ax, weights)
     period = inside.run.about["window"]["period"]
-    steps = max(1, period // len(weights)) if _in_slots(settings) else 1
+    in_slots = settings["prototypes"] == "periodic"  # A batch has one sample of each slot.
+    steps = max(1, period // len(weights)) if in_slots else 1
     overlap = math.ceil(settings["closeness"] / steps)
-    _band(ax, len(weights), overlap)
-    _axes(ax, len(weights), _place(settings, period, len(weights)))
+    if overlap:  # The band in which the closeness inputs of both samples overlap.
+        x, reach = np.array([-0.5, len(weights) - 0.5]), overlap - 0.5
+        label = f"inputs overlap: |b − i| < {overlap}"
+        ax.fill_between(x, x - reach, x + reach, color="0.9", linewidth=0, zorder=0, label=label)
+    by_days = parse_split(str(settings["split"])).by_clock  # So training begins at slot 0.
+    slots = by_days and (in_slots or len(weights) == period)
+    _axes(ax, len(weights), "slot of the period" if slots else "place in the batch")
     title = f"W of client {inside.cells[place]} after round {inside.round}"
     ax.set_title(f"{title}; largest |W| {np.abs(weights).max():.2g}", fontsize=SMALL)
     add_legend(fig, _left_out(weights, overlap))
@@ -290,26 +269,19 @@ def _circles(ax: Axes, weights: np.ndarray) -> None:
     largest = max(np.abs(weights).max(), np.finfo(np.float32).tiny)
     kept = weights > 0
     for chosen, color in ((kept, KEPT), (~kept, LEFT_OUT)):
-        sizes = WIDEST * np.sqrt(np.abs(weights[chosen]) / largest)
+        sizes = 0.95 * np.sqrt(np.abs(weights[chosen]) / largest)
         rows, columns = np.nonzero(chosen)
         place = {"offsets": np.stack([columns, rows], axis=1), "offset_transform": ax.transData}
         style: dict[str, Any] = {"units": "xy", "facecolors": color, "linewidth": 0}
         circles = EllipseCollection(sizes, sizes, np.zeros_like(sizes), **style | place)
         ax.add_collection(circles, autolim=False)
-    rgba = np.where(kept[..., None], (0.0, 0.0, 0.0, 0.0), FAINT)
+    faint = (*to_rgb(LEFT_OUT), 0.25)
+    rgba = np.where(kept[..., None], (0.0, 0.0, 0.0, 0.0), faint)
     ax.imshow(rgba, zorder=0.5)
     ax.plot([], [], "o", color=KEPT, markersize=5, label="above 0: a negative")
     ax.plot(
-        [], [], "s", color=FAINT, markersize=7, markeredgewidth=0, label="not above 0: left out"
+        [], [], "s", color=faint, markersize=7, markeredgewidth=0, label="not above 0: left out"
     )
-
-
-def _band(ax: Axes, size: int, overlap: int) -> None:
-    """Draw the band in which the closeness inputs of both samples overlap."""
-    if overlap:
-        x, reach = np.array([-0.5, size - 0.5]), overlap - 0.5
-        label = f"inputs overlap: |b − i| < {overlap}"
-        ax.fill_between(x, x - reach, x + reach, color="0.9", linewidth=0, zorder=0, label=label)
 
 
 def _axes(ax: Axes, size: int, place: str) -> None:
@@ -321,18 +293,6 @@ def _axes(ax: Axes, size: int, place: str) -> None:
         axis.set_major_locator(MaxNLocator(8, integer=True, steps=[1, 2, 3, 6, 10]))
     ax.set_xlabel(f"shifted sample i, {place}")
     ax.set_ylabel(f"sample b, {place}")
-
-
-def _in_slots(settings: dict[str, object]) -> bool:
-    """Return whether a batch has one sample of each slot of the period."""
-    return settings["prototypes"] == "periodic"
-
-
-def _place(settings: dict[str, object], period: int, size: int) -> str:
-    """Return the meaning of rows and columns: slots if training begins at slot 0, else places."""
-    by_days = parse_split(str(settings["split"])).by_clock
-    slots = by_days and (_in_slots(settings) or size == period)
-    return "slot of the period" if slots else "place in the batch"
 
 
 def _left_out(weights: np.ndarray, overlap: int) -> str:

@@ -29,11 +29,6 @@ from stforecast.plots.figure import figure_of_training
 LOSSES = {"training": "train_task_loss", "validation": "validation_loss"}
 """Losses of the task, without a method's further terms, and their columns in `rounds.csv`."""
 
-HEIGHT = 2.0
-
-MOST_TIMES = 20
-"""Ratio of the longest run's rounds to the shortest's above which their axis is logarithmic."""
-
 
 @figure_of_training
 def communication(
@@ -55,14 +50,14 @@ def communication(
         width: width of the figure in inches.
     """
     tables, lacking = _with_loss(as_curves(runs), loss)
-    if not any(_bytes(table)[-1] > 0 for _, table in tables):
+    if not any(sent_by_round(table)[-1] > 0 for _, table in tables):
         raise InputError(
             f"none of these runs has a {loss} loss and sends anything; draw `rounds` or `cdf`"
         )
 
     def draw(ax: Axes, own: Table, losses: np.ndarray, label: str) -> None:
         curve, table = own
-        if (n_bytes := _bytes(table))[-1] > 0:
+        if (n_bytes := sent_by_round(table))[-1] > 0:
             _loss_line(ax, n_bytes, losses, curve, label)
         else:
             level = losses[np.isfinite(losses)][-1]
@@ -103,7 +98,7 @@ def rounds(runs: Sequence[ForecastRun], *, width: float = drawing.TWO_COLUMNS) -
 
     def scale(ax: Axes) -> None:
         lengths = [np.size(line.get_ydata()) for line in ax.lines]
-        drawing.count_axis(ax, "round", logarithmic=max(lengths) > MOST_TIMES * min(lengths))
+        drawing.count_axis(ax, "round", logarithmic=max(lengths) > 20 * min(lengths))
 
     return _draw_views(_views(shown), draw, scale, width, _not_drawn(absent))
 
@@ -123,17 +118,15 @@ class View:
 
 def _views(shown: Mapping[str, Sequence[Table]]) -> list[View]:
     """Divide losses by kind: the validation loss is always the MSE, that of training may not be."""
+    kinds = {"mse": "MSE", "mae": "MAE", "huber": "Huber loss", "quantile": "pinball loss"}
     views: dict[str, View] = {}
     for loss, tables in shown.items():
         for curve, table in tables:
             trained_on = str(curve.group.runs[0].settings.get("loss", "mse"))
             kind = "mse" if loss == "validation" else trained_on
-            name = f"{loss} {_KINDS.get(kind, f'loss ({kind})')} of z-scores"
+            name = f"{loss} {kinds.get(kind, f'loss ({kind})')} of z-scores"
             views.setdefault(name, View(LOSSES[loss], name, [])).tables.append((curve, table))
     return [*views.values()]
-
-
-_KINDS = {"mse": "MSE", "mae": "MAE", "huber": "Huber loss", "quantile": "pinball loss"}
 
 
 def _draw_views(
@@ -150,7 +143,7 @@ def _draw_views(
     several = len({curve.group.name for view in views for curve, _ in view.tables}) > MOST_TOGETHER
     pairs = [(view, own) for view in views for own in (_by_loss(view) if several else [""])]
     in_row = columns(width) if several else 1 if width <= drawing.ONE_COLUMN else min(2, len(pairs))
-    height = PANEL if several else HEIGHT
+    height = PANEL if several else 2.0
     fig, axes = drawing.panels(width, height, len(pairs), n_columns=in_row)
     for ax, (view, own) in zip(axes, pairs, strict=True):
         for curve, table in view.tables:
@@ -167,20 +160,13 @@ def _draw_views(
         ax.set_xlabel(
             textwrap.fill(ax.get_xlabel(), int(drawing.CHARACTERS_PER_INCH * width / in_row))
         )
-    if several:
-        _trim(axes, in_row)
+    for i, (ax, (view, _)) in enumerate(zip(axes, pairs, strict=True)):
+        if several and i // in_row < (len(axes) - 1) // in_row:
+            ax.set_xlabel("")
+        if several and i % in_row and view is pairs[i - 1][0]:
+            ax.set_ylabel("")
     drawing.add_legend(fig, note)
     return fig
-
-
-def _trim(axes: Sequence[Axes], in_row: int) -> None:
-    """Leave out what small panels repeat: labels of inner axes with equal scales."""
-    names = [ax.get_ylabel() for ax in axes]
-    for i, ax in enumerate(axes):
-        if i // in_row < (len(axes) - 1) // in_row:
-            ax.set_xlabel("")
-        if i % in_row and names[i] == names[i - 1]:
-            ax.set_ylabel("")
 
 
 def _by_loss(view: View) -> list[str]:
@@ -189,9 +175,9 @@ def _by_loss(view: View) -> list[str]:
     return sorted(last, key=lambda name: float(np.nan_to_num(last[name], nan=np.inf)))
 
 
-def _bytes(table: pd.DataFrame) -> np.ndarray:
+def sent_by_round(table: pd.DataFrame) -> np.ndarray:
     """Return the bytes sent and received until the end of each round."""
-    return (table["bytes_down"] + table["bytes_up"]).cumsum().to_numpy()
+    return (table["bytes_down"] + table["bytes_up"]).cumsum().to_numpy(float)
 
 
 def _with_loss(curves: Sequence[Curve[ForecastRun]], loss: str) -> tuple[list[Table], list[str]]:

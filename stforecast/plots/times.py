@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,6 @@ from stforecast.bench.charts import bar_panel
 from stforecast.bench.curves import (
     HUES,
     MOST_TOGETHER,
-    PANEL,
     Curve,
     as_curves,
     best_first,
@@ -47,9 +46,6 @@ from stforecast.forecasting.results import ForecastRun
 from stforecast.plots.figure import figure
 from stforecast.plots.forecasts import with_intervals
 
-BUSY = "#fbe6c2"
-"""Background of busy hours: pale, so that no line is lost on it, in print without colour too."""
-
 
 @figure
 def hours(
@@ -74,7 +70,11 @@ def hours(
     busy = busy_hours(first)
     tables = [_by_hour(curve, metric, busy) for curve in curves]
     curves, tables = best_first(curves, tables, lambda found: next(iter(found[1].values())))
-    labels = [_label(curve, split) for curve, (_, split) in zip(curves, tables, strict=True)]
+    labels = []
+    for curve, (_, split) in zip(curves, tables, strict=True):
+        more = [f"{part} {plus_minus(error, 0.0)}" for part, error in split.items()]
+        labels.append(f"{curve.group.label}: {', '.join(more)}")
+    axis = hour_title(first.attrs.get("time_zone"))
     name = f"test {names.error_name(metric, runs)}"
     if len(curves) > MOST_TOGETHER:
 
@@ -82,29 +82,20 @@ def hours(
             curve.draw_mean(ax, table, label=label)
 
         by_hour = [table for table, _ in tables]
-        fig, axes = draw_curves(curves, by_hour, labels, draw, width, PANEL)
-        outer_labels(axes, _axis(first), name, width, PANEL)
+        fig, axes = draw_curves(curves, by_hour, labels, draw, width)
+        outer_labels(axes, axis, name, width)
     else:
         fig, axes = panels(width, 1.6, 2, sharex=True, height_ratios=(2.5, 1))
         for curve, (table, _), label in zip(curves, tables, labels, strict=True):
             curve.draw_mean(axes[0], table, label=label)
         axes[0].set_ylabel(name)
         _draw_load(axes[1], first, names.quantity(runs[:1]))
-        axes[1].set_xlabel(_axis(first))
+        axes[1].set_xlabel(axis)
         fig.align_ylabels(axes)
     for ax in axes:
         hour_axis(ax, busy)
     add_legend(fig)
     return fig
-
-
-def _label(curve: Curve[ForecastRun], split: Mapping[str, float]) -> str:
-    more = [f"{part} {plus_minus(error, 0.0)}" for part, error in split.items()]
-    return f"{curve.group.label}: {', '.join(more)}"
-
-
-def _axis(forecasts: xr.Dataset) -> str:
-    return hour_title(forecasts.attrs.get("time_zone"))
 
 
 def _by_hour(
@@ -124,7 +115,8 @@ def _by_hour(
 def hour_axis(ax: Axes, busy: Sequence[int], every: int = 3) -> None:
     """Format the x axis for the hours of a day, and shade busy ones."""
     for begin, end in hour_spans(busy):
-        style: dict[str, Any] = {"color": BUSY, "linewidth": 0, "zorder": 0.5}
+        # Pale, so that no line is lost on it, in print without colour too.
+        style: dict[str, Any] = {"color": "#fbe6c2", "linewidth": 0, "zorder": 0.5}
         ax.axvspan(begin - 0.5, end - 0.5, label="busy hours", **style)
     ax.set_xlim(-0.5, 23.5)
     ax.set_xticks(range(0, 24, every))
@@ -146,12 +138,6 @@ NAIVE: dict[str, Any] = {
 }
 """Style of the line of seasonal naive."""
 
-MOST_MINUTES = 120
-"""Longest time ahead on an axis of minutes."""
-
-HEIGHT = 2.3
-"""Height of a single panel in inches."""
-
 
 @figure
 def horizon(
@@ -170,7 +156,11 @@ def horizon(
         width: width of the figure in inches.
     """
     curves = as_curves(runs)
-    tables = [pd.concat([_step_errors(r, metric) for r in c.group.runs], axis=1) for c in curves]
+    tables = []
+    for curve in curves:
+        errors = [by_step(names.error_rows(run, metric)) for run in curve.group.runs]
+        steps = [t.set_index(t["horizon"].astype(int))["value"].sort_index() for t in errors]
+        tables.append(pd.concat(steps, axis=1))
     curves, tables = best_first(curves, tables, lambda table: _mean(table).mean())
     name = f"test {names.error_name(metric, runs)}"
     repeated = any(run.method in SEASONAL_METHODS for run in runs)
@@ -190,12 +180,12 @@ def horizon(
         x = places[curve.group.runs[0].folder][table.index - 1]
         ax.errorbar(x, _mean(table), whiskers, label=label, **{**curve.line, **points})
 
-    fig, axes = draw_curves(curves, tables, labels, draw, width, HEIGHT)
+    fig, axes = draw_curves(curves, tables, labels, draw, width)
     for ax in axes:
         if levels is not None:
             ax.plot(places[runs[0].folder][levels.index - 1], levels, **NAIVE)
         ax.xaxis.set_major_locator(axis.locator())
-    outer_labels(axes, axis.label, name, width, HEIGHT)
+    outer_labels(axes, axis.label, name, width)
     add_legend(fig)
     return fig
 
@@ -241,15 +231,10 @@ def axis_ahead(
         return dict.fromkeys(lengths, steps), AheadAxis("steps ahead", whole)
     minutes = {folder: steps * length for folder, length in lengths.items()}
     longest = n_steps * max(lengths.values())
-    if longest > MOST_MINUTES:
+    if longest > 120:
         hours = {folder: places / 60 for folder, places in minutes.items()}
         return hours, AheadAxis("hours ahead", whole)
     return minutes, AheadAxis("minutes ahead", partial(MultipleLocator, 15 if longest > 30 else 5))
-
-
-def _step_errors(run: ForecastRun, metric: str) -> pd.Series:
-    table = by_step(names.error_rows(run, metric))
-    return table.set_index(table["horizon"].astype(int))["value"].sort_index()
 
 
 def _mean(table: pd.DataFrame) -> np.ndarray:
@@ -268,12 +253,6 @@ def _whiskers(table: pd.DataFrame) -> np.ndarray | None:
 
 IDEAL: dict[str, Any] = {"color": "0.3", "linestyle": "--", "linewidth": 0.9}
 """Style of the line at which coverage is as promised."""
-
-MIDDLE = (0.1, 0.9)
-"""Quantiles of clients between which the bands lie."""
-
-APART = 0.008
-"""Distance of two methods' bars on the axis of nominal coverages."""
 
 
 @figure
@@ -339,7 +318,7 @@ def _each_alone(
         title_panel(ax, text, width / columns(width))
         hour_axis(ax, busy, every=6)
         ax.yaxis.set_major_formatter(_per_cent)
-    outer_labels(axes, hour, "coverage", width, PANEL)
+    outer_labels(axes, hour, "coverage", width)
     add_legend(fig, note)
     return fig
 
@@ -349,12 +328,13 @@ def _draw_levels(
 ) -> None:
     """Draw observed against nominal coverage, with bars from the lowest client to the highest."""
     levels = sorted({level for by_level in found for level in by_level})
-    margin = APART * (len(curves) + 4)
+    apart = 0.008  # Between two methods' bars on the axis of nominal coverages.
+    margin = apart * (len(curves) + 4)
     ends = (levels[0] - margin, levels[-1] + margin)
     ax.plot(ends, ends, label="as promised", **IDEAL)
     for i, (curve, by_level) in enumerate(zip(curves, found, strict=True)):
         # Beside each other, so that the bars of several methods can be told apart.
-        x = np.array(list(by_level)) + APART * (i - (len(curves) - 1) / 2)
+        x = np.array(list(by_level)) + apart * (i - (len(curves) - 1) / 2)
         clients = [coverage.by_cell() for coverage in by_level.values()]
         ax.vlines(x, np.nanmin(clients, axis=1), np.nanmax(clients, axis=1), **curve.line)
         pooled = [c.finalise(c.total.sum(), c.weight.sum()) for c in by_level.values()]
@@ -372,5 +352,6 @@ def _draw_hours(ax: Axes, curve: Curve[ForecastRun], coverage: ModelErrors) -> N
     total, weight = coverage.by_cell_and_hour()
     known = np.flatnonzero(weight.any(axis=0))
     bounds = np.full((2, len(by_hour)), np.nan)
-    bounds[:, known] = np.nanquantile(coverage.finalise(total, weight)[:, known], MIDDLE, axis=0)
+    shares = coverage.finalise(total, weight)[:, known]
+    bounds[:, known] = np.nanquantile(shares, (0.1, 0.9), axis=0)
     ax.fill_between(by_hour.index, *bounds, **curve.band)

@@ -14,12 +14,13 @@ import xarray as xr
 
 from stforecast.bench.run_groups import RunGroup
 from stforecast.bench.statistics.estimate import Finalise
+from stforecast.bench.tables import number
 from stforecast.comparison.errors import SEASONAL, ModelErrors, local_times, model_errors, variables
 from stforecast.comparison.rows import by_seed, coverages, folds_of, join_errors
 from stforecast.forecasting.results import ForecastRun, without_bounds
 from stforecast.forecasting.tables import as_predicted
 from stforecast.metrics.metric import mean
-from stforecast.report.tables import Table, axis_times, number, share
+from stforecast.report.tables import Table, axis_times, share
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +59,10 @@ def successive(forecasts: Sequence[xr.Dataset]) -> Successive:
                 values[name].append(np.full((part.sizes["cell"], 1), np.nan))
         starts, step = local_times(part)
         horizon = part.sizes["horizon"]
-        chosen = _apart(starts, horizon * step)
+        chosen = [0]
+        for i in range(1, len(starts)):
+            if starts[i] - starts[chosen[-1]] >= horizon * step:
+                chosen.append(i)
         ahead = [starts[chosen] + step * k for k in range(horizon)]
         places = np.stack([axis_times(of_step) for of_step in ahead], axis=1)
         times += places.ravel().tolist()
@@ -71,25 +75,10 @@ def successive(forecasts: Sequence[xr.Dataset]) -> Successive:
     )
 
 
-def _stacked(blocks: Sequence[Successive]) -> Successive:
-    """Return the forecasts of the cells of all blocks."""
-    names = ("y", "y_hat", "lower", "upper")
-    return Successive(blocks[0].times, *(_of_all(blocks, name) for name in names))
-
-
 def _of_all(parts: Sequence[object], name: str) -> Any:
     """Join an attribute of the parts by its first axis; None if they have none."""
     found = [getattr(part, name) for part in parts]
     return None if found[0] is None else np.concatenate(found)
-
-
-def _apart(starts: pd.DatetimeIndex, length: pd.Timedelta) -> np.ndarray:
-    """Return positions of starts that lie at least a length apart, from the first one on."""
-    chosen = [0]
-    for i in range(1, len(starts)):
-        if starts[i] - starts[chosen[-1]] >= length:
-            chosen.append(i)
-    return np.array(chosen)
 
 
 class Errors(NamedTuple):
@@ -182,11 +171,14 @@ def _of_seed(folds: Sequence[ForecastRun], metric: str, *, first: bool) -> Metho
             *(run.in_blocks(ds) for run, ds in zip(folds, opened, strict=True)), strict=True
         )
         blocks = [_block(part, metric) for part in parts]
+    paths = [block.path for block in blocks]
     return MethodNumbers(
         errors=_finalised(blocks, "errors"),
         **{name: _of_all(blocks, name) for name in ("mae", "forecast", "load", "coverage")},
         nominal=blocks[0].nominal,
-        path=_stacked([block.path for block in blocks]),
+        path=Successive(
+            paths[0].times, *(_of_all(paths, name) for name in ("y", "y_hat", "lower", "upper"))
+        ),
         naive=None if blocks[0].naive is None else _finalised(blocks, "naive"),
     )
 
@@ -194,7 +186,9 @@ def _of_seed(folds: Sequence[ForecastRun], metric: str, *, first: bool) -> Metho
 def _block(forecasts: Sequence[xr.Dataset], metric: str) -> _Block:
     """Return the numbers of the cells of each fold's forecasts."""
     errors = _joined(forecasts, metric)
-    nominal, coverage = _coverage(forecasts)
+    covered = [coverages(part) for part in forecasts]
+    nominal = max(set.intersection(*map(set, covered)), default=float("nan"))
+    widest = [] if np.isnan(nominal) else [part[nominal] for part in covered]
     known = all(SEASONAL in variables(part) for part in forecasts)
     given = [as_predicted(part) for part in forecasts]
     return _Block(
@@ -202,7 +196,7 @@ def _block(forecasts: Sequence[xr.Dataset], metric: str) -> _Block:
         mae=_joined(forecasts, "raw_mae").by_cell(),
         forecast=_mean_by_cell(given, "y_hat"),
         load=_mean_by_cell(forecasts, "y"),
-        coverage=coverage,
+        coverage=join_errors(widest).by_cell() if widest else None,
         path=successive(given),
         naive=_sums(_joined(forecasts, metric, SEASONAL)) if known else None,
         nominal=nominal,
@@ -258,19 +252,6 @@ def _mean_by_cell(forecasts: Sequence[xr.Dataset], name: str) -> np.ndarray:
     return mean(np.sum(totals, axis=0), np.sum(counts, axis=0))
 
 
-def _coverage(forecasts: Sequence[xr.Dataset]) -> tuple[float, np.ndarray | None]:
-    """Return the nominal coverage of the widest interval, and that of each cell."""
-    parts = [coverages(part) for part in forecasts]
-    shared = set.intersection(*(set(part) for part in parts))
-    if not shared:
-        return float("nan"), None
-    widest = max(shared)
-    return widest, join_errors([part[widest] for part in parts]).by_cell()
-
-
-N_WORST = 10
-
-
 def worst_tables(
     cells: np.ndarray, best: MethodNumbers, name: str, error: str, quantity: str, clock: str
 ) -> tuple[Table, ...]:
@@ -279,40 +260,28 @@ def worst_tables(
     `error` and `quantity` are titles, `clock` names that of hours and days.
     """
     own = f"{error} of {name}"
-    return (
-        _cells(cells, best, name, own, quantity),
-        _hours(best, name, own, clock),
-        _days(best, name, own, clock),
-    )
-
-
-def _cells(cells: np.ndarray, best: MethodNumbers, name: str, own: str, quantity: str) -> Table:
-    rows = []
+    of_cells = []
     for i in highest(best.errors.by_cell):
         row = {"cell": str(cells[i]), **_errors_at(i, "by_cell", best, own)}
         row[f"mean {quantity}"] = number(best.load[i])
         if best.coverage is not None:
             row["inside the interval"] = share(best.coverage[i])
-        rows.append(row)
-    return Table(f"Cells with the highest errors of {name}", rows, opens="cell")
-
-
-def _hours(best: MethodNumbers, name: str, own: str, clock: str) -> Table:
-    rows = [
+        of_cells.append(row)
+    of_hours = [
         {"hour": f"{hour:02d}:00", **_errors_at(hour, "by_hour", best, own)}
         for hour in highest(best.errors.by_hour)
     ]
-    return Table(f"Hours with the highest errors of {name}, {clock}", rows)
-
-
-def _days(best: MethodNumbers, name: str, own: str, clock: str) -> Table:
     days = best.errors.by_day.index
-    rows = [
+    of_days = [
         {"day": f"{days[i]:%Y-%m-%d}", "weekday": f"{days[i]:%A}"}
         | _errors_at(i, "by_day", best, own)
         for i in highest(best.errors.by_day.to_numpy())
     ]
-    return Table(f"Days with the highest errors of {name}, {clock}", rows)
+    return (
+        Table(f"Cells with the highest errors of {name}", of_cells, opens="cell"),
+        Table(f"Hours with the highest errors of {name}, {clock}", of_hours),
+        Table(f"Days with the highest errors of {name}, {clock}", of_days),
+    )
 
 
 def _errors_at(place: int, name: str, best: MethodNumbers, own: str) -> dict[str, str]:
@@ -331,4 +300,4 @@ def highest(errors: np.ndarray) -> list[int]:
     >>> highest(np.array([1.0, np.nan, 3.0, np.inf]))
     [3, 2, 0]
     """
-    return pd.Series(errors).dropna().nlargest(N_WORST).index.tolist()
+    return pd.Series(errors).dropna().nlargest(10).index.tolist()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -10,46 +9,27 @@ import xarray as xr
 
 from data_prep.base.errors import counted, some
 from data_prep.readers.units import with_unit
+from stforecast.bench.tables import number
 from stforecast.comparison.errors import clock_of
 from stforecast.data.dates import in_words
 from stforecast.forecasting.planning import SPEEDS, Side, by_urgency, chance_column
 from stforecast.plots.cell_map import find_places
-from stforecast.report.section import looks, map_of, map_value
-from stforecast.report.tables import Arrays, Table, axis_times, axis_title, number, share
+from stforecast.report.section import Section, looks, map_of, map_value
+from stforecast.report.tables import (
+    Arrays,
+    Table,
+    axis_times,
+    axis_title,
+    rest,
+    share,
+)
 
 if TYPE_CHECKING:  # They import torch.
     from stforecast.data.series import Series
     from stforecast.forecasting.outlook import Outlook
 
-SHOWN = 3
-"""Length of the history that is drawn, in lengths of the forecast; three days at least."""
-
 MOST_ROWS = 50
-"""Rows of a table, which prints; the rest stands in plan.csv."""
-
-LEAST = 0.01
-"""Probability below which a cell is not listed."""
-
-FORMAT = "%a %d %b %H:%M"
-
-RULE = (
-    "probability: of values {beyond} the threshold at least once in the span. At each step it "
-    "follows from the bounds; over the span, errors go together as in the tested forecasts. "
-    "expected time {beyond}: the sum of the steps' probabilities. likeliest at: begin of the step "
-    "with the highest probability."
-)
-
-
-@dataclass(frozen=True)
-class OutlookSection:
-    """The coming span on a page; `charts` are the numbers of `page/*.js`, `alarms` come first."""
-
-    name: str
-    claims: tuple[str, ...]
-    tables: tuple[Table, ...]
-    about_map: str
-    charts: dict[str, Any]
-    alarms: tuple[str, ...] = ()
+"""Rows of a table, which prints; files have the rest."""
 
 
 def outlook_section(
@@ -59,7 +39,7 @@ def outlook_section(
     cube: xr.Dataset | None,
     arrays: Arrays,
     room: int,
-) -> OutlookSection:
+) -> Section:
     """Gather what the page shows of the steps after a history.
 
     `located` has `lon` and `lat` of the cells, if they are known; the cube is None if the data are
@@ -71,21 +51,28 @@ def outlook_section(
     quantity = with_unit(series.service, series.units)
     length = in_words(len(forecast), series.calendar.step).removeprefix("1 ")
     plan, side = _sorted(found.plan, found.side), found.side
-    times = _shown(series, forecast, room // len(series.cells))
+    # Three lengths of the forecast and three days at least, if there is room.
+    shown = max(3 * len(forecast), int(pd.Timedelta("3D") / series.calendar.step))
+    shown = max(1, min(shown, room // len(series.cells) - 3 * len(forecast)))
+    times = pd.DatetimeIndex(series.zoned(series.times[-shown:]).append(forecast.index))
+    clock = clock_of(series.calendar.time_zone or "")
     charts = {
         "ahead": True,
         "cells": [str(cell) for cell in forecast.columns],
         "methods": looks({"forecast": 0}),
         "quantity": quantity,
-        "clock": axis_title(clock_of(series.calendar.time_zone or ""), times),
+        "clock": axis_title(clock, times),
         "first": list(forecast.columns).index(plan.index[0]),
         "map": map_of(places, arrays),
         "values": _values(found, quantity, unit, arrays),
         "series": _lines(series, found, times, arrays),
     }
-    claims = (_when(forecast, series), *_said(found, length))
-    tables = tuple(filter(None, (_passing(plan, side, series), _plan(plan, side))))
-    return OutlookSection(f"The coming {length}", claims, tables, places.note, charts)
+    begin, end = (f"{forecast.index[i]:%A %d %B %Y %H:%M}" for i in (0, -1))
+    cells = counted(forecast.shape[1], "cell")
+    when = f"Forecasts of {series.service} of {cells}, {begin} to {end}, {clock}."
+    tables = [*filter(None, (_passing(plan, side, series), _plan(plan, side)))]
+    claims = (when, *_said(found, length))
+    return Section(f"The coming {length}", claims, tables, charts, places.note)
 
 
 def _values(found: Outlook, quantity: str, unit: str, arrays: Arrays) -> list[dict[str, Any]]:
@@ -112,13 +99,6 @@ def _sorted(plan: pd.DataFrame, side: Side) -> pd.DataFrame:
     return plan.sort_values(side.worst, ascending=side is SPEEDS, kind="stable")
 
 
-def _when(forecast: pd.DataFrame, series: Series) -> str:
-    begin, end = (f"{forecast.index[i]:%A %d %B %Y %H:%M}" for i in (0, -1))
-    cells = counted(forecast.shape[1], "cell")
-    zone = clock_of(series.calendar.time_zone or "")
-    return f"Forecasts of {series.service} of {cells}, {begin} to {end}, {zone}."
-
-
 def _said(found: Outlook, length: str) -> tuple[str, ...]:
     """Return what the plan says of the threshold, if there is one."""
     plan, side = found.plan, found.side
@@ -142,13 +122,16 @@ def _passing(plan: pd.DataFrame, side: Side, series: Series) -> Table | None:
     """Return the cells that may pass their threshold; None without probabilities."""
     if "threshold" not in plan or (name := chance_column(plan)) is None:
         return None
-    likely = plan[plan[name] >= LEAST]
+    likely = plan[plan[name] >= 0.01]
+    step, minute = series.calendar.step, pd.Timedelta("1min")
     rows = [
         {
             "cell": str(cell),
             "probability" if name == "probability" else "probability at one step": share(row[name]),
-            "likeliest at": f"{row['likeliest_time']:{FORMAT}}",
-            f"expected time {side.beyond}": _duration(row[f"expected_steps_{side.beyond}"], series),
+            "likeliest at": _time(row["likeliest_time"]),
+            f"expected time {side.beyond}": "{} h {:02} min".format(
+                *divmod(round(row[f"expected_steps_{side.beyond}"] * step / minute), 60)
+            ),
             f"{side.extreme} forecast": number(row[side.worst]),
             "threshold": number(row["threshold"]),
         }
@@ -160,13 +143,15 @@ def _passing(plan: pd.DataFrame, side: Side, series: Series) -> Table | None:
     notes = [listed] if len(unknown) else []
     if not rows:
         return Table(caption, [{"cell": "none with a probability of 1 % or more"}], notes)
-    rule = RULE.format(beyond=side.beyond)
-    notes += [*_rest(len(likely)), *([rule] if name == "probability" else [])]
+    notes += rest(MOST_ROWS, len(likely), "the table of the plan")
+    if name == "probability":
+        notes.append(
+            f"probability: of values {side.beyond} the threshold at least once in the span. At "
+            "each step it follows from the bounds; over the span, errors go together as in the "
+            f"tested forecasts. expected time {side.beyond}: the sum of the steps' probabilities. "
+            "likeliest at: begin of the step with the highest probability."
+        )
     return Table(caption, rows, notes, opens="cell")
-
-
-def _rest(n: int) -> list[str]:
-    return [f"{MOST_ROWS} of {n} cells; all are in the table of the plan."] if n > MOST_ROWS else []
 
 
 def _plan(plan: pd.DataFrame, side: Side) -> Table:
@@ -182,25 +167,12 @@ def _plan(plan: pd.DataFrame, side: Side) -> Table:
         }
         for cell, row in plan.head(MOST_ROWS).iterrows()
     ]
-    return Table("Plan", rows, _rest(len(plan)), opens="cell")
+    notes = rest(MOST_ROWS, len(plan), "the table of the plan")
+    return Table("Plan", rows, notes, opens="cell")
 
 
 def _time(time: Any) -> str:
-    return "-" if pd.isna(time) else f"{time:{FORMAT}}"
-
-
-def _duration(steps: float, series: Series) -> str:
-    """Return a number of steps as hours and minutes."""
-    minutes = round(steps * series.calendar.step / pd.Timedelta("1min"))
-    return f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def _shown(series: Series, forecast: pd.DataFrame, room: int) -> pd.DatetimeIndex:
-    """Return the times of the end of the history and of the forecast that fit into the room."""
-    n = len(forecast)
-    shown = max(SHOWN * n, int(pd.Timedelta("3D") / series.calendar.step))
-    past = series.times[-max(1, min(shown, room - 3 * n)) :]
-    return pd.DatetimeIndex(series.zoned(past).append(forecast.index))
+    return "-" if pd.isna(time) else f"{time:%a %d %b %H:%M}"
 
 
 def _lines(

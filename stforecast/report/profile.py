@@ -23,9 +23,6 @@ from stforecast.bench.drawing import (
 )
 from stforecast.report.write import render, write_html
 
-MOST_ROWS = 400
-"""Cells of a picture; of more, evenly chosen ones."""
-
 
 def write_profile(
     out: Path,
@@ -51,16 +48,18 @@ def write_profile(
 
 
 def _picture(ds: xr.Dataset, name: str) -> str:
-    """Return a picture of a service as a `data:` address."""
-    chosen = np.unique(np.linspace(0, ds.sizes["cell"] - 1, MOST_ROWS).astype(int))
+    """Return a picture of a service as a `data:` address; of many cells, evenly chosen ones."""
+    chosen = np.unique(np.linspace(0, ds.sizes["cell"] - 1, 400).astype(int))
     times = local_time(ds)
     frame = pd.DataFrame(observed(ds, name)[:, chosen].to_numpy(), times)
     frame.columns = ds["cell"].to_numpy()[chosen].astype(str)
     units = str(ds[name].attrs.get("units", "1"))
     figure, axes = panels(TWO_COLUMNS, 2.6, 4, n_columns=2)
-    _missing(axes[0], frame)
-    _levels(axes[1], frame)
-    _total(axes[2], frame, name if units == "1" else f"{name}, {units}")
+    by_day, missing = _daily(frame), _daily(frame.isna())
+    levels = by_day / by_day.median().replace(0, np.nan)
+    _by_day(axes[0], missing, "Missing share of each cell and day", "Greys", (0, 1))
+    _by_day(axes[1], levels, "Daily mean of each cell: 1 is its median day", "PuOr_r", (0, 2))
+    _total(axes[2], by_day, name if units == "1" else f"{name}, {units}")
     _week(axes[3], frame)
     add_legend(figure)
     return png_address(figure, 160)
@@ -68,19 +67,6 @@ def _picture(ds: xr.Dataset, name: str) -> str:
 
 def _daily(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.groupby(pd.DatetimeIndex(frame.index).normalize()).mean()
-
-
-def _missing(axes: Axes, frame: pd.DataFrame) -> None:
-    """Draw which share of each cell's day is missing."""
-    by_day = _daily(frame.isna())
-    _by_day(axes, by_day, "Missing share of each cell and day", "Greys", (0, 1))
-
-
-def _levels(axes: Axes, frame: pd.DataFrame) -> None:
-    """Draw each cell's daily mean, of its median day."""
-    by_day = _daily(frame)
-    usual = by_day.median().replace(0, np.nan)
-    _by_day(axes, by_day / usual, "Daily mean of each cell: 1 is its median day", "PuOr_r", (0, 2))
 
 
 def _by_day(
@@ -92,19 +78,15 @@ def _by_day(
     drawn = axes.pcolormesh(*steps, values.to_numpy(float).T, rasterized=True, **kind)
     axes.figure.colorbar(drawn, ax=axes).ax.tick_params(labelsize=SMALL)
     at = np.unique(np.linspace(0, values.shape[1] - 1, 8).astype(int))
-    axes.set_yticks(at, [_short(name) for name in values.columns[at]])
+    # The middle of a long name is left out: its end may tell it from others.
+    names = [n if len(n) <= 18 else f"{n[:9]}…{n[-8:]}" for n in values.columns[at]]
+    axes.set_yticks(at, names)
     axes.set_title(title, fontsize=TEXT)
     date_axis(axes, "days", most_ticks=5)
 
 
-def _short(name: str) -> str:
-    """Return a name with its middle left out if it is long: its end may tell it from others."""
-    return name if len(name) <= 18 else f"{name[:9]}…{name[-8:]}"
-
-
-def _total(axes: Axes, frame: pd.DataFrame, label: str) -> None:
+def _total(axes: Axes, by_day: pd.DataFrame, label: str) -> None:
     """Draw the mean of all cells, and where half of them and 80 % of them lie."""
-    by_day = _daily(frame)
     for outer, alpha in ((0.1, 0.2), (0.25, 0.35)):
         low, high = by_day.quantile(outer, axis=1), by_day.quantile(1 - outer, axis=1)
         axes.fill_between(by_day.index, low, high, alpha=alpha, color="C0", linewidth=0)

@@ -14,6 +14,7 @@ import xarray as xr
 from data_prep.base.errors import InputError
 from stforecast.bench.curves import HUES, curves_of
 from stforecast.bench.run_groups import RunGroup
+from stforecast.bench.tables import number
 from stforecast.comparison.errors import SEASONAL_METHODS, clock_of, hour_title, local_times
 from stforecast.comparison.leaderboard import Leaderboard, Line, claims
 from stforecast.comparison.names import error_title, quantity, time_ahead
@@ -21,7 +22,7 @@ from stforecast.comparison.table import basis, comparison_rows, legend
 from stforecast.data.cubes import open_cube
 from stforecast.forecasting.results import ForecastRun, data_of, units_of
 from stforecast.plots.cell_map import Places, find_places
-from stforecast.plots.losses import LOSSES
+from stforecast.plots.losses import LOSSES, sent_by_round
 from stforecast.plots.times import axis_ahead
 from stforecast.report.numbers import MethodNumbers, method_numbers, worst_tables
 from stforecast.report.tables import (
@@ -32,23 +33,58 @@ from stforecast.report.tables import (
     axis_title,
     data_sheet,
     forecasts_sheet,
-    number,
     share,
 )
 
 
 @dataclass(frozen=True)
+class Chart:
+    """A chart of lines, each with the number of its `method` and values `x` and `y`.
+
+    Without `x`, a line is the distribution of `y`.
+    """
+
+    caption: str
+    x: str
+    y: str
+    lines: Sequence[dict[str, Any]]
+    log: bool = False
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture that is part of the page; its source is a `data:` address."""
+
+    heading: str
+    source: str
+    caption: str
+
+
+@dataclass(frozen=True)
 class Section:
-    """One task on a page, see `page/page.html`; `charts` are the numbers of `page/*.js`."""
+    """One task on a page, or the coming span before them, see `page/page.html`.
+
+    Attributes:
+        name: heading.
+        claims: sentences below it.
+        tables: tables; those of cells have the map between them.
+        charts: numbers of `page/*.js`.
+        about_map: what the map of the cells shows.
+        picture: picture of a task without cells.
+        data: its data.
+        runs: its runs.
+        alarms: sentences above all others.
+    """
 
     name: str
-    claims: tuple[str, ...]
-    board: Table
-    worst: tuple[Table, ...]
-    data: DataSheet
-    runs: RunsSheet
-    about_map: str
+    claims: Sequence[str]
+    tables: Sequence[Table]
     charts: dict[str, Any]
+    about_map: str = ""
+    picture: Picture | None = None
+    data: DataSheet | None = None
+    runs: RunsSheet | None = None
+    alarms: Sequence[str] = ()
 
 
 def section(board: Leaderboard, arrays: Arrays, room: int) -> Section:
@@ -71,7 +107,9 @@ def section(board: Leaderboard, arrays: Arrays, room: int) -> Section:
         times = pd.date_range(starts[0], end, freq=step, inclusive="left")
     clock = clock_of(zone)
     title, of_service = error_title(board.metric, units_of(first)), quantity([first])
-    said = tuple(claim.replace("**", "") for claim in claims(board))
+    horizon = int(first.settings["horizon"])
+    ahead = time_ahead(horizon, first)
+    about = f"Each forecast is for the {ahead} that follow; the next one begins there. First seed."
     charts = {
         "name": board.task,
         "quantity": of_service,
@@ -82,18 +120,18 @@ def section(board: Leaderboard, arrays: Arrays, room: int) -> Section:
         "map": map_of(shown, arrays),
         "values": _values(numbers, arrays, title, of_service),
         "series": series(numbers, arrays, room),
-        "about_series": _about_series(first),
+        "about_series": about if horizon > 1 else f"Forecasts {ahead} ahead, of the first seed.",
         "curves": _curves(groups, numbers, zone),
     }
+    worst = worst_tables(cells, numbers[0], groups[0].name, title, of_service, clock)
     return Section(
         board.task,
-        said,
-        _board(board, lines, numbers, units_of(first)),
-        worst_tables(cells, numbers[0], groups[0].name, title, of_service, clock),
-        data_sheet(first, cube),
-        forecasts_sheet(groups),
-        shown.note,
+        [claim.replace("**", "") for claim in claims(board)],
+        [_board(board, lines, numbers, units_of(first)), *worst],
         charts,
+        shown.note,
+        data=data_sheet(first, cube),
+        runs=forecasts_sheet(groups),
     )
 
 
@@ -104,14 +142,6 @@ def cube_of(run: ForecastRun) -> xr.Dataset | None:
     except InputError:
         return None
     return cube if run.about["service"] in cube else None
-
-
-def _about_series(run: ForecastRun) -> str:
-    horizon = int(run.settings["horizon"])
-    ahead = time_ahead(horizon, run)
-    if horizon == 1:
-        return f"Forecasts {ahead} ahead, of the first seed."
-    return f"Each forecast is for the {ahead} that follow; the next one begins there. First seed."
 
 
 def _board(
@@ -178,54 +208,6 @@ def _curves(
     }
 
 
-@dataclass(frozen=True)
-class Chart:
-    """A chart of lines, each with the number of its `method` and values `x` and `y`.
-
-    Without `x`, a line is the distribution of `y`.
-    """
-
-    caption: str
-    x: str
-    y: str
-    lines: Sequence[dict[str, Any]]
-    log: bool = False
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A picture that is part of the page; its source is a `data:` address."""
-
-    heading: str
-    source: str
-    caption: str
-
-
-@dataclass(frozen=True)
-class PlainSection:
-    """One task without cells on a page, such as an image set; `methods` have places among looks."""
-
-    name: str
-    claims: Sequence[str]
-    tables: Sequence[Table]
-    methods: Mapping[str, int]
-    plots: Sequence[Chart]
-    picture: Picture
-    data: DataSheet
-    runs: RunsSheet
-
-    @property
-    def charts(self) -> dict[str, Any]:
-        """Numbers of the charts, see `page/*.js`."""
-        return {"methods": looks(self.methods), "plots": [vars(plot) for plot in self.plots]}
-
-
-HOURS = 24
-
-FEWEST_STEPS = 48
-"""Steps of each series that come before a further method."""
-
-
 def series(numbers: Sequence[MethodNumbers], arrays: Arrays, room: int) -> dict[str, Any]:
     """Add observations, forecasts, bounds and errors by hour of each cell to the page's arrays.
 
@@ -260,21 +242,16 @@ def series(numbers: Sequence[MethodNumbers], arrays: Arrays, room: int) -> dict[
 def fitting(n_series: Sequence[int], n_steps: int, room: int) -> tuple[int, int]:
     """Return how many methods, the best first, and steps fit into the room of a cell.
 
+    A further method is left out if there are then fewer than 48 steps.
+
     >>> fitting([3, 3], 100, 1000), fitting([3, 3], 100, 300), fitting([3, 3], 100, 20)
     ((2, 100), (1, 69), (0, 0))
     """
     for n in range(len(n_series), 0, -1):
-        steps = min(n_steps, (room - HOURS * n) // (1 + sum(n_series[:n])))
-        if steps >= min(n_steps, FEWEST_STEPS if n > 1 else 1):
+        steps = min(n_steps, (room - 24 * n) // (1 + sum(n_series[:n])))
+        if steps >= min(n_steps, 48 if n > 1 else 1):
             return n, steps
     return 0, 0
-
-
-MOST_ROUNDS = 400
-"""Largest number of rounds to draw of a run."""
-
-DASHES = ("solid", "dash", "dot", "dashdot")
-"""Line styles, in the order of those of figures."""
 
 
 def map_of(places: Places, arrays: Arrays) -> dict[str, Any]:
@@ -283,6 +260,11 @@ def map_of(places: Places, arrays: Arrays) -> dict[str, Any]:
         "".join(f"M{' '.join(f'{x:.3f} {-y:.3f}' for x, y in ring[:-1])}Z" for ring in rings)
         for rings in places.outlines
     ]
+    bounds = []
+    if places.outlines:  # Left, top, right and bottom.
+        corners = np.concatenate([ring for rings in places.outlines for ring in rings])
+        (west, south), (east, north) = corners.min(axis=0), corners.max(axis=0)
+        bounds = [float(west), float(-north), float(east), float(-south)]
     return {
         "kind": places.kind,
         "east": arrays.floats(places.east),
@@ -290,23 +272,15 @@ def map_of(places: Places, arrays: Arrays) -> dict[str, Any]:
         "size": places.size,
         "roads": places.roads,
         "outlines": paths,
-        "bounds": _bounds(places),
+        "bounds": bounds,
     }
-
-
-def _bounds(places: Places) -> list[float]:
-    """Return the left, top, right and bottom of all outlines; empty without them."""
-    if not places.outlines:
-        return []
-    corners = np.concatenate([ring for rings in places.outlines for ring in rings])
-    (west, south), (east, north) = corners.min(axis=0), corners.max(axis=0)
-    return [float(west), float(-north), float(east), float(-south)]
 
 
 def map_value(
     arrays: Arrays,
     title: str,
     of_methods: Sequence[np.ndarray | None],
+    *,
     middle: float | None = None,
     share: bool | str = False,
 ) -> dict[str, Any]:
@@ -321,11 +295,12 @@ def map_value(
 
 def looks(places: Mapping[str, int]) -> list[dict[str, str]]:
     """Return name, colour and line style of each line."""
+    dashes = ("solid", "dash", "dot", "dashdot")  # In the order of those of figures.
     return [
         {
             "name": name,
             "color": HUES[place % len(HUES)],
-            "dash": DASHES[place // len(HUES) % len(DASHES)],
+            "dash": dashes[place // len(HUES) % len(dashes)],
         }
         for name, place in places.items()
     ]
@@ -333,7 +308,7 @@ def looks(places: Mapping[str, int]) -> list[dict[str, str]]:
 
 def evenly(n: int) -> np.ndarray:
     """Return the places to draw of `n` rounds: all, or evenly spread ones with the last."""
-    return np.unique(np.linspace(0, n - 1, MOST_ROUNDS).round().astype(int))
+    return np.unique(np.linspace(0, n - 1, 400).round().astype(int))
 
 
 def losses(groups: Sequence[RunGroup[ForecastRun]]) -> list[dict[str, Any]]:
@@ -349,7 +324,6 @@ def losses(groups: Sequence[RunGroup[ForecastRun]]) -> list[dict[str, Any]]:
             values = {name: table[column].to_numpy(float) for name, column in LOSSES.items()}
             if not any(np.isfinite(v).any() for v in values.values()):
                 continue
-            sent = (table["bytes_down"] + table["bytes_up"]).cumsum().to_numpy(float)
             shown = evenly(len(table))
             found.append(
                 {
@@ -357,7 +331,7 @@ def losses(groups: Sequence[RunGroup[ForecastRun]]) -> list[dict[str, Any]]:
                     "name": group.run_label(run) if len(group.runs) > 1 else group.name,
                     "loss": str(run.settings.get("loss", "mse")),
                     "round": table["round"].to_numpy()[shown],
-                    "bytes": sent[shown],
+                    "bytes": sent_by_round(table)[shown],
                     **{name: v[shown] for name, v in values.items()},
                 }
             )

@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 
 from data_prep.base.errors import counted, in_minutes
+from stforecast.bench.tables import number
 from stforecast.report.outlook import MOST_ROWS, outlook_section
 from stforecast.report.section import map_value
-from stforecast.report.tables import Table, number, share
+from stforecast.report.tables import Table, rest, share
 from stforecast.report.write import MOST_VALUES, ReportPage
 from stforecast.service.cells import STATES
 
@@ -21,22 +22,6 @@ if TYPE_CHECKING:  # They import torch.
     from stforecast.forecasting.outlook import Outlook
     from stforecast.service.folder import ServiceState
     from stforecast.service.monitor import Watch
-
-UNSCORED = "No forecast is scored yet: stforecast update does so as records come."
-
-UPDATES = 28
-"""Updates that are listed."""
-
-SHOWN: dict[str, tuple[str, float | None, bool | str]] = {
-    "mase_7d": ("MASE of 7 days", 1.0, False),
-    "bias_7d": ("mean of forecast less value{}, 7 days", 0.0, False),
-    "coverage_7d": ("coverage of the bounds, 7 days", None, True),
-    "missing": ("share of the last day that is missing", None, True),
-    "rarest": ("rarest reading of the last day", None, "log"),
-    "drift": ("distance of the last 7 days from those before", None, False),
-}
-"""Columns of `monitor.csv` that the map shows: title, middle of the colours, how they are written;
-see `map_value`."""
 
 
 def write_service_page(
@@ -57,15 +42,18 @@ def write_service_page(
     worst = cells.assign(order=order, error=-cells["mase_7d"]).sort_values(
         ["order", "error"], kind="stable"
     )
+    bias = f"mean of forecast less value{_in(series.units)}, 7 days"
+    mapped: dict[str, tuple[str, float | None, bool | str]] = {
+        "mase_7d": ("MASE of 7 days", 1.0, False),
+        "bias_7d": (bias, 0.0, False),
+        "coverage_7d": ("coverage of the bounds, 7 days", watch.nominal, True),
+        "missing": ("share of the last day that is missing", None, True),
+        "rarest": ("rarest reading of the last day", None, "log"),
+        "drift": ("distance of the last 7 days from those before", None, False),
+    }
     values = [
-        map_value(
-            page.arrays,
-            name.format(_in(series.units)),
-            [cells[column].to_numpy()],
-            watch.nominal if column == "coverage_7d" else middle,
-            share,
-        )
-        for column, (name, middle, share) in SHOWN.items()
+        map_value(page.arrays, name, [cells[column].to_numpy()], middle=middle, share=share)
+        for column, (name, middle, share) in mapped.items()
         if cells[column].nunique() > 1
     ]
     first = {"first": cells.index.get_loc(worst.index[0])}
@@ -101,7 +89,8 @@ def _said(watch: Watch, series: Series) -> tuple[str, ...]:
         f"wrong, {chance:.2g} would be listed as anomalies by chance; "
         + (f"{n_odd} are, in {counted(len(watch.anomalies), 'spell')}." if n_odd else "none is.")
     )
-    return (*found, late, odd, *(() if _scored(watch) else (UNSCORED,)))
+    unscored = "No forecast is scored yet: stforecast update does so as records come."
+    return (*found, late, odd, *(() if _scored(watch) else (unscored,)))
 
 
 def _broken(watch: Watch) -> Table:
@@ -113,7 +102,7 @@ def _broken(watch: Watch) -> Table:
     notes = [
         "silent: no readings. zero, stuck: one value. wild: many readings as rare as anomalies.",
         "Broken counters are not learnt. drifted: another level or distribution, which is learnt.",
-        *_rest(len(watch.broken), "monitor.csv"),
+        *rest(MOST_ROWS, len(watch.broken), "monitor.csv"),
     ]
     return Table("Counters that are not fine", rows, notes, opens="cell", marks="state")
 
@@ -123,7 +112,7 @@ def _anomalies(watch: Watch, units: str) -> Table:
         {"cell": str(row["cell"]), "from": str(row["begin"])[:16], "hours": number(row["hours"]),
          "seen": number(row["seen"]), "expected": number(row["expected"]),
          "bounds": f"{number(row['lower'])} to {number(row['upper'])}",
-         "one in": _rounded(row["one_in"]),
+         "one in": "{:,.0f}".format(float(f"{row['one_in']:.2g}")),
          "neighbours too": f"{row['neighbours']} of {row['of']}"}
         for _, row in watch.anomalies.head(MOST_ROWS).iterrows()
     ]  # fmt: skip
@@ -131,26 +120,13 @@ def _anomalies(watch: Watch, units: str) -> Table:
         f"seen, expected, bounds: of the rarest reading{_in(units)}. one in: how many readings "
         "have one as far.",
         "neighbours too: nearest cells (or others) with anomalies at the same time.",
-        *_rest(len(watch.anomalies), "anomalies.csv"),
+        *rest(MOST_ROWS, len(watch.anomalies), "anomalies.csv"),
     ]
     return Table("Anomalies of the last day, the rarest first", rows, notes, opens="cell")
 
 
-def _rounded(count: float) -> str:
-    """Return a count in two digits.
-
-    >>> _rounded(12345.6)
-    '12,000'
-    """
-    return f"{float(f'{count:.2g}'):,.0f}"
-
-
 def _in(units: str) -> str:
     return "" if units == "1" else f", in {units}"
-
-
-def _rest(n: int, file: str) -> list[str]:
-    return [f"{MOST_ROWS} of {n}; all are in {file}."] if n > MOST_ROWS else []
 
 
 def _scored(watch: Watch) -> bool:
@@ -188,7 +164,7 @@ def _updates(log: pd.DataFrame) -> Table:
             "model": str(row["action"]),
             "why": str(row["reason"]),
         }
-        for _, row in log.tail(UPDATES).iloc[::-1].iterrows()
+        for _, row in log.tail(28).iloc[::-1].iterrows()
     ]
     return Table("Updates, the last first", rows)
 
@@ -210,6 +186,6 @@ def _cells(worst: pd.DataFrame, units: str) -> Table:
         f"bias: mean of forecast less value{_in(units)}. missing: of the last day. drift: distance "
         "of Kolmogorov and Smirnov, from 0 to 1."
     ]
-    notes += _rest(len(worst), "monitor.csv")
+    notes += rest(MOST_ROWS, len(worst), "monitor.csv")
     caption = "Cells, those that are not fine first, then the highest MASE"
     return Table(caption, rows, notes, opens="cell", marks="state")

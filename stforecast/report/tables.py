@@ -7,7 +7,7 @@ import gzip
 import json
 import math
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -20,7 +20,7 @@ import xarray as xr
 from data_prep.base.errors import InputError, counted, some
 from data_prep.cube import local_time, observed, services_of, step_of
 from stforecast.bench.run_groups import R, RunGroup
-from stforecast.bench.tables import short, versions_of
+from stforecast.bench.tables import number, versions_of
 from stforecast.comparison.errors import clock_of
 from stforecast.comparison.rows import folds_of
 from stforecast.data.dates import in_words
@@ -52,13 +52,9 @@ class Table:
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
 
-def number(value: float) -> str:
-    """Format a number to three digits; a dash if it is not finite.
-
-    >>> number(0.12345), number(float("nan"))
-    ('0.123', '-')
-    """
-    return short(value) if math.isfinite(value) else "-"
+def rest(shown: int, n: int, file: str) -> list[str]:
+    """Return a note on the rows that a table leaves out, if there are any."""
+    return [f"{shown} of {n}; all are in {file}."] if n > shown else []
 
 
 def share(value: float) -> str:
@@ -72,9 +68,6 @@ def share(value: float) -> str:
     if not value:
         return "0 %"
     return "< 0.1 %" if value < 0.0005 else f"{100 * value:.1f} %"
-
-
-TWICE = "an hour that the clock shows twice has the width of one"
 
 
 def axis_times(times: pd.DatetimeIndex) -> list[str]:
@@ -104,7 +97,9 @@ def axis_times(times: pd.DatetimeIndex) -> list[str]:
 def axis_title(clock: str, times: pd.DatetimeIndex) -> str:
     """Return the title of an axis of `axis_times`, from the name of its clock."""
     squeezed = axis_times(times) != times.strftime("%Y-%m-%d %H:%M").tolist()
-    return f"{clock}; {TWICE}" if squeezed else clock
+    return (
+        f"{clock}; an hour that the clock shows twice has the width of one" if squeezed else clock
+    )
 
 
 LEVELS = 4094
@@ -128,10 +123,14 @@ class Arrays:
 
         What is not finite becomes missing.
         """
-        low, step = _scales(values)
         finite = np.isfinite(values)
-        levels = np.round(np.where(finite, values - low[:, None], 0.0) / step[:, None])
-        levels = np.where(finite, levels, LEVELS + 1).astype(np.uint16)
+        low = np.where(finite, values, np.inf).min(axis=1, initial=np.inf)
+        high = np.where(finite, values, -np.inf).max(axis=1, initial=-np.inf)
+        low = np.where(np.isfinite(low), low, 0.0)
+        reach = np.where(np.isfinite(high), high - low, 0.0)
+        step = np.where(reach > 0, reach / LEVELS, 1.0)  # In double precision, as `low` is.
+        rounded = np.round(np.where(finite, values - low[:, None], 0.0) / step[:, None])
+        levels = np.where(finite, rounded, LEVELS + 1).astype(np.uint16)
         planes = np.stack([levels >> 8, levels & 255]).astype(np.uint8)
         return {
             **self._add("rows", planes),
@@ -150,16 +149,6 @@ class Arrays:
         self._parts.append(block + bytes(-len(block) % 4))  # views need aligned offsets
         self._size += len(self._parts[-1])
         return {"kind": kind, "at": start, "shape": list(values.shape)}
-
-
-def _scales(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lowest value of each row and the size of a level, in double precision."""
-    finite = np.isfinite(values)
-    low = np.where(finite, values, np.inf).min(axis=1, initial=np.inf)
-    high = np.where(finite, values, -np.inf).max(axis=1, initial=-np.inf)
-    low = np.where(np.isfinite(low), low, 0.0)
-    reach = np.where(np.isfinite(high), high - low, 0.0)
-    return low, np.where(reach > 0, reach / LEVELS, 1.0)
 
 
 def packed(content: bytes | str) -> str:
@@ -191,16 +180,6 @@ AT_ONCE = 20_000_000
 MOST_VALUES = 200_000_000
 """Values of a cube up to which all its services are searched for gaps, not the run's alone."""
 
-ABOUT_GAPS = (
-    "missing: share of steps × cells without a value. blank cells: cells without any value, or "
-    "with nothing but zeros."
-)
-
-EMPTY_IS_ZERO = "Telecom Italia leaves a field empty where nothing was recorded; it is read as 0."
-
-N_NAMES = 8
-"""Number of cells to name."""
-
 
 @dataclass(frozen=True)
 class DataSheet:
@@ -223,8 +202,14 @@ def data_sheet(run: ForecastRun, cube: xr.Dataset | None) -> DataSheet:
     counted_all = sum(cube[name].size for name in names) <= MOST_VALUES
     own = run.about["service"]
     rows = [_service_row(cube, name) for name in names if counted_all or name == own]
-    of_italia = "Telecom Italia" in f"{cube.attrs.get('title')} {cube.attrs.get('source')}"
-    notes = [ABOUT_GAPS, EMPTY_IS_ZERO] if of_italia else [ABOUT_GAPS]
+    notes = [
+        "missing: share of steps × cells without a value. blank cells: cells without any value, or "
+        "with nothing but zeros."
+    ]
+    if "Telecom Italia" in f"{cube.attrs.get('title')} {cube.attrs.get('source')}":
+        notes.append(
+            "Telecom Italia leaves a field empty where nothing was recorded; it is read as 0."
+        )
     table = Table("Missing values and zeros", rows, notes)
     return DataSheet(_facts(run, path, cube), table, checksums)
 
@@ -264,7 +249,9 @@ def _service_row(cube: xr.Dataset, name: str) -> dict[str, str]:
     n_missing = n_zeros = 0
     recorded, above_zero = (np.zeros(n_cells, dtype=bool) for _ in range(2))
     without: list[bool] = []
-    for values in _chunks(cube, name):
+    at_once = max(1, AT_ONCE // n_cells)
+    for start in range(0, cube.sizes["time"], at_once):
+        values = observed(cube.isel(time=slice(start, start + at_once)), name).to_numpy()
         missing = np.isnan(values)
         n_missing += int(missing.sum())
         n_zeros += int((values == 0).sum())
@@ -272,7 +259,7 @@ def _service_row(cube: xr.Dataset, name: str) -> dict[str, str]:
         above_zero |= (~missing & (values != 0)).any(axis=0)
         without += missing.all(axis=1).tolist()
     blank = cube["cell"].to_numpy()[~(recorded & above_zero)]
-    named = "all" if len(blank) == n_cells else some(blank.tolist(), N_NAMES)
+    named = "all" if len(blank) == n_cells else some(blank.tolist(), 8)
     longest = max((len(list(run)) for nothing, run in groupby(without) if nothing), default=0)
     return {
         "service": name,
@@ -284,13 +271,6 @@ def _service_row(cube: xr.Dataset, name: str) -> dict[str, str]:
         ),
         "blank cells": named if len(blank) else "0",
     }
-
-
-def _chunks(cube: xr.Dataset, name: str) -> Iterator[np.ndarray]:
-    """Yield the observed values of some steps at once, `(steps, cells)`."""
-    n_at_once = max(1, AT_ONCE // cube.sizes["cell"])
-    for start in range(0, cube.sizes["time"], n_at_once):
-        yield observed(cube.isel(time=slice(start, start + n_at_once)), name).to_numpy()
 
 
 @dataclass(frozen=True)
@@ -312,17 +292,17 @@ def runs_sheet(
     groups: Sequence[RunGroup[R]], repeat: Callable[[R], str], dates: Table | None = None
 ) -> RunsSheet:
     """Describe the runs of one task, and the commands by which `repeat` makes them again."""
-    names = list(dict.fromkeys(name for group in groups for name in group.runs[0].settings))
-    rows = []
-    for name in names:
-        values = {group.name: group.runs[0].settings.get(name) for group in groups}
-        rows.append(
-            {"setting": name}
-            | {method: _shown(value) for method, value in values.items() if value is not None}
-        )
+    rows: dict[str, dict[str, str]] = {}
+    for group in groups:
+        for name, value in group.runs[0].settings.items():
+            row = rows.setdefault(name, {"setting": name})
+            if isinstance(value, bool):
+                row[group.name] = "yes" if value else "no"
+            elif value is not None:
+                row[group.name] = number(value) if isinstance(value, float) else str(value)
     return RunsSheet(
         dates,
-        Table("All settings, as given", rows),
+        Table("All settings, as given", [*rows.values()]),
         {group.name: repeat(group.runs[0]) for group in groups},
         versions_of(run for group in groups for run in group.runs),
     )
@@ -341,15 +321,16 @@ def _dates(groups: Sequence[RunGroup[ForecastRun]]) -> Table:
     return Table("Dates, on the clock of the data", rows)
 
 
-def _shown(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return number(value) if isinstance(value, float) else str(value)
-
-
 def repeat_command(run: ForecastRun) -> str:
     """Return the command that repeats a forecast run."""
-    usual = _defaults(run.method, str(run.settings.get("model", "")))
+    from stforecast.forecasting.config import defaults, resolve  # imports torch
+
+    try:
+        model = defaults(run.method)["model"]
+        chosen = resolve(run.method, model=run.settings.get("model") or model)
+        usual = {**chosen.flat(), "model": model}
+    except InputError:  # It is not installed here.
+        usual = {}
     return command_of(run, usual, "--data", str(data_of(run.about)))
 
 
@@ -366,14 +347,3 @@ def command_of(run: Run, usual: Mapping[str, Any], *words_before: str) -> str:
             words += [f"--{flag}", str(value)]
     words += ["--label", run.label] if run.label != run.method else []
     return shlex.join([*words, "--out", "FOLDER"])
-
-
-def _defaults(method: str, model: str) -> dict[str, Any]:
-    """Return the defaults of a method; none if it is not installed here."""
-    from stforecast.forecasting.config import defaults, resolve  # imports torch
-
-    try:
-        usual = defaults(method)
-        return {**resolve(method, model=model or usual["model"]).flat(), "model": usual["model"]}
-    except InputError:
-        return {}

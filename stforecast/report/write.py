@@ -25,8 +25,8 @@ from stforecast.comparison.leaderboard import compare, overall
 from stforecast.comparison.table import overall_rows
 from stforecast.forecasting.results import ForecastRun
 from stforecast.plots.excerpt import on_one_scale
-from stforecast.report.outlook import OutlookSection, outlook_section
-from stforecast.report.section import PlainSection, Section, cube_of, section
+from stforecast.report.outlook import outlook_section
+from stforecast.report.section import Section, cube_of, section
 from stforecast.report.tables import Arrays, Table, as_json, packed
 
 if TYPE_CHECKING:  # They import torch.
@@ -40,13 +40,6 @@ MOST_VALUES = 2_500_000
 
 PAGE = resources.files("stforecast.report") / "page"
 
-SCRIPTS = ("data.js", "look.js", "map.js", "charts.js", "tables.js", "page.js")
-
-SCALES = {"sequential": "viridis", "diverging": "PuOr_r"}
-"""Colour maps of the map, for all kinds of colour vision."""
-
-N_COLORS = 17
-
 
 class ReportPage:
     """A page on finished runs; each kind of run adds its sections.
@@ -59,8 +52,8 @@ class ReportPage:
     """
 
     def __init__(self) -> None:
-        self.ahead: OutlookSection | None = None
-        self.sections: list[Section | PlainSection] = []
+        self.ahead: Section | None = None
+        self.sections: list[Section] = []
         self.arrays = Arrays()
         self.overall: Table | None = None
 
@@ -91,18 +84,18 @@ class ReportPage:
     def add_outlook(self, run: ForecastRun, series: Series, found: Outlook) -> None:
         """Begin the page with what follows the history of a run's model."""
         with run.open_forecasts() as located:
-            parts = located, cube_of(run), self.arrays, MOST_VALUES
-            self.ahead = outlook_section(series, found, *parts)
+            cube = cube_of(run)
+            self.ahead = outlook_section(series, found, located, cube, self.arrays, MOST_VALUES)
 
     def write(self, out: str | os.PathLike[str], title: str, command: str = "") -> Path:
         """Write the page, with the `command` that writes it again; return `out`."""
-        return write_html(Path(out), self._render(title, command))
-
-    def _render(self, title: str, command: str) -> str:
-        ahead = [self.ahead.charts] if self.ahead else []
-        tasks = [*ahead, *(s.charts for s in self.sections)]
-        numbers = {"tasks": tasks, "scales": _scales()}
-        return render(
+        tasks = [one.charts for one in (self.ahead, *self.sections) if one]
+        scales = {  # For all kinds of colour vision.
+            name: [mpl.colors.to_hex(mpl.colormaps[source](x)) for x in np.linspace(0, 1, 17)]
+            for name, source in (("sequential", "viridis"), ("diverging", "PuOr_r"))
+        }
+        scripts = ("data.js", "look.js", "map.js", "charts.js", "tables.js", "page.js")
+        text = render(
             "page.html",
             title=title,
             written=f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
@@ -110,11 +103,12 @@ class ReportPage:
             ahead=self.ahead,
             sections=self.sections,
             overall=self.overall,
-            script="\n".join((PAGE / name).read_text(encoding="utf-8") for name in SCRIPTS),
-            numbers=packed(as_json(numbers)),
+            script="\n".join((PAGE / name).read_text(encoding="utf-8") for name in scripts),
+            numbers=packed(as_json({"tasks": tasks, "scales": scales})),
             arrays=packed(self.arrays.bytes()),
             plotly=_library(),
         )
+        return write_html(Path(out), text)
 
 
 def render(template: str, **values: Any) -> str:
@@ -150,12 +144,4 @@ def try_report(write: Callable[[], Path], out: Path) -> Path | None:
 @cache
 def _library() -> str:
     """Return plotly.js, packed; it takes a while."""
-    file = resources.files("plotly") / "package_data" / "plotly.min.js"
-    return packed(file.read_bytes())
-
-
-def _scales() -> dict[str, list[str]]:
-    return {
-        name: [mpl.colors.to_hex(mpl.colormaps[source](x)) for x in np.linspace(0, 1, N_COLORS)]
-        for name, source in SCALES.items()
-    }
+    return packed((resources.files("plotly") / "package_data" / "plotly.min.js").read_bytes())

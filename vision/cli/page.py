@@ -11,7 +11,7 @@ from data_prep.base.errors import InputError, some
 from stforecast.bench.curves import places
 from stforecast.bench.drawing import png_address
 from stforecast.bench.run_groups import ALL, select
-from stforecast.report.section import Chart, Picture, PlainSection, evenly
+from stforecast.report.section import Chart, Picture, Section, evenly, looks
 from stforecast.report.tables import DataSheet, Table, command_of, runs_sheet
 from vision.cli.compare import compared, compared_masks
 from vision.cli.tables import NOTE, accuracy_notes, accuracy_rows, kept_rows, stages_in_turn
@@ -30,7 +30,7 @@ DPI = 130
 """Dots per inch of the picture."""
 
 
-def image_section(name: str, rows: Sequence[ModelRow], reference: str | None) -> PlainSection:
+def image_section(name: str, rows: Sequence[ModelRow], reference: str | None) -> Section:
     """Gather what a page shows of runs on one image set and scenario."""
     rows = sorted(rows, key=lambda row: row.accuracy, reverse=True)
     found = compared(rows, name, reference)
@@ -44,15 +44,18 @@ def image_section(name: str, rows: Sequence[ModelRow], reference: str | None) ->
     groups = list({row.group.name: row.group for row in rows}.values())
     first = groups[0].runs[0]
     place = places((row.name, row.group.runs[0].method) for row in rows)
-    return PlainSection(
+    charts = {
+        "methods": looks({row.name: place[row.name] for row in rows}),
+        "plots": [vars(chart) for chart in _charts(rows, in_turn) if chart.lines],
+    }
+    return Section(
         name,
         found.plain_claims,
         tables,
-        {row.name: place[row.name] for row in rows},
-        [chart for chart in _charts(rows, in_turn) if chart.lines],
-        _division(first),
-        DataSheet(_facts(first), None, {}),
-        runs_sheet(groups, _repeat),
+        charts,
+        picture=_division(first),
+        data=DataSheet(_facts(first), None, {}),
+        runs=runs_sheet(groups, _repeat),
     )
 
 

@@ -157,7 +157,12 @@ def bootstrap(
     the last day being followed by the first (circular blocks; Politis and Romano 1992), for errors
     of one day that depend on those of the day before. `level` is the coverage of the intervals.
     """
-    _check(n, block_length, level)
+    if n < 100:
+        raise InputError(f"{n} replicates; give at least 100, better 1000 or more")
+    if block_length < 1:
+        raise InputError(f"blocks of {block_length} days; give at least 1")
+    if not 0 < level < 1:
+        raise InputError(f"intervals that cover {level}; give a share between 0 and 1, as 0.95")
     weight = estimate.common_weight(methods)
     days, clients = weight.any(axis=0), weight.any(axis=1)
     n_days = int(days.sum()) // block_length
@@ -181,15 +186,6 @@ def bootstrap(
         pooled[name], by_client[name] = _errors(total, weight[:, days], finalise, *counts)
     n_seeds = {name: len(sums.total) for name, sums in methods.items()}
     return Replicates(pooled, by_client, client_counts, kinds, n_days, n_groups, n_seeds, level)
-
-
-def _check(n: int, block_length: int, level: float) -> None:
-    if n < 100:
-        raise InputError(f"{n} replicates; give at least 100, better 1000 or more")
-    if block_length < 1:
-        raise InputError(f"blocks of {block_length} days; give at least 1")
-    if not 0 < level < 1:
-        raise InputError(f"intervals that cover {level}; give a share between 0 and 1, as 0.95")
 
 
 def _checked(groups: np.ndarray | None, weight: np.ndarray) -> np.ndarray:
@@ -252,20 +248,19 @@ def _variance(replicates: np.ndarray) -> float:
     return float(known.var(ddof=1)) if len(known) > 1 and np.isfinite(known).all() else float("nan")
 
 
-LEAST_RATIO, GREATEST_RATIO = 0.01, 100
-"""Limits of a ratio of errors, so that one client cannot decide a geometric mean (fev-bench)."""
-
-
 def skill(data_sets: Sequence[Replicates], method: str, reference: str) -> estimate.Estimate:
     """Return 1 minus the geometric mean, over clients, of a method's error by a reference's.
 
     1 for no error, 0 for the errors of the reference, below 0 for greater ones. Over several data
     sets, the geometric mean of their geometric means counts. The interval is one of the logarithm.
     """
-    logs = estimate.mean_variation(
-        [_log_ratio(replicates, method, reference) for replicates in data_sets]
-    )
-    return logs.estimate(data_sets[0].level, lambda value: 1 - math.exp(value))
+    logs = []
+    for replicates in data_sets:
+        replicates.check(method, reference)
+        ratios = log_ratio(replicates.by_client[method], replicates.by_client[reference])
+        logs.append(replicates.vary(_client_mean(ratios, replicates), method, reference))
+    mean = estimate.mean_variation(logs)
+    return mean.estimate(data_sets[0].level, lambda value: 1 - math.exp(value))
 
 
 def win_rate(data_sets: Sequence[Replicates], method: str) -> estimate.Estimate:
@@ -281,18 +276,15 @@ def win_rate(data_sets: Sequence[Replicates], method: str) -> estimate.Estimate:
 
 
 def log_ratio(errors: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return the logarithm of the ratio of errors, within the limits of a ratio."""
+    """Return the logarithm of the ratio of errors.
+
+    Ratios are at least 0.01 and at most 100, so that one client cannot decide a geometric mean
+    (fev-bench).
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         # Equal errors have ratio 1 even if both are 0 or infinite.
         ratio = np.where(errors == others, 1.0, errors / others)
-    return np.log(np.clip(ratio, LEAST_RATIO, GREATEST_RATIO))
-
-
-def _log_ratio(replicates: Replicates, method: str, reference: str) -> estimate.Variation:
-    """Return the mean over clients of the logarithm of the ratio of errors."""
-    replicates.check(method, reference)
-    logs = log_ratio(replicates.by_client[method], replicates.by_client[reference])
-    return replicates.vary(_client_mean(logs, replicates), method, reference)
+    return np.log(np.clip(ratio, 0.01, 100))
 
 
 def _wins(replicates: Replicates, method: str) -> estimate.Variation:

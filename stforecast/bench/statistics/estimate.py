@@ -189,16 +189,6 @@ def _size(weight: np.ndarray) -> str:
     return f"{counted(weight.shape[0], 'client')} and {counted(weight.shape[1], 'block')}"
 
 
-MOST_ENUMERATED = 14
-"""Maximum number of days of which all 2^n sign patterns are tried."""
-
-N_RANDOM = 10_000
-"""Number of random sign patterns of more days."""
-
-ROUNDING = 1e-9
-"""Relative difference below which two statistics are equal: the sums are added in any order."""
-
-
 @dataclass(frozen=True)
 class PermutationTest:
     """Result of a permutation test.
@@ -217,9 +207,9 @@ def permutation_test(method: ErrorSums, reference: ErrorSums, *, seed: int = 0) 
     """Test whether the pooled errors of two methods are equal, by swapping them day by day.
 
     If the methods are equal, their errors of a day can be swapped: the difference of the pooled
-    sums keeps its distribution when the signs of the days' differences are flipped. Up to
-    2^`MOST_ENUMERATED` patterns of signs are enumerated, which makes the test exact; of more days,
-    `N_RANDOM` patterns are drawn, and the observed one counts as one of them (Phipson and Smyth,
+    sums keeps its distribution when the signs of the days' differences are flipped. The patterns of
+    signs of up to 14 days are enumerated, which makes the test exact; of more days, 10,000
+    patterns are drawn, and the observed one counts as one of them (Phipson and Smyth,
     Permutation P-values Should Never Be Zero, SAGMB 9(1), 2010). Sums are averaged over seeds. The
     result is the same for a mean and for its root, as the root keeps the order of the differences.
 
@@ -235,17 +225,18 @@ def permutation_test(method: ErrorSums, reference: ErrorSums, *, seed: int = 0) 
         )
         days = (ours - theirs)[observed]
     n = len(days)
-    exact = n <= MOST_ENUMERATED
-    smallest = min(1.0, 2.0 ** (1 - n)) if exact else 1 / (N_RANDOM + 1)
+    exact, n_random = n <= 14, 10_000
+    smallest = min(1.0, 2.0 ** (1 - n)) if exact else 1 / (n_random + 1)
     if not np.isfinite(days).all():
         return PermutationTest(float("nan"), smallest)
     if exact:
         signs = 1 - 2 * (np.arange(2**n)[:, None] >> np.arange(n) & 1)
     else:
-        signs = np.random.default_rng(seed).choice([-1, 1], (N_RANDOM, n))
-    least = abs(days.sum()) - ROUNDING * np.abs(days).sum()
+        signs = np.random.default_rng(seed).choice([-1, 1], (n_random, n))
+    # Equal statistics may differ by rounding: the sums are added in any order.
+    least = abs(days.sum()) - 1e-9 * np.abs(days).sum()
     reached = int((np.abs(signs @ days) >= least).sum())
-    p_value = reached / len(signs) if exact else (reached + 1) / (N_RANDOM + 1)
+    p_value = reached / len(signs) if exact else (reached + 1) / (n_random + 1)
     return PermutationTest(p_value, smallest)
 
 

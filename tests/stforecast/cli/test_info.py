@@ -263,10 +263,10 @@ def test_pictures_name_the_year_of_the_data_alone_and_tell_long_names_apart():
     hours = pd.date_range("2019-01-01", "2019-12-31 23:00", freq="h")
     names = [f"188 Quay Street Lower Albert ({way})" for way in ("EW", "NS")]
     frame = pd.DataFrame(np.ones((len(hours), 2)), hours, names)
-    axes = Figure().subplots(3)
-    for draw, ax in zip((profile._missing, profile._levels), axes[:2], strict=True):
-        draw(ax, frame)
-        labels = [label.get_text() for label in ax.get_yticklabels()]
-        assert [label[-4:] for label in labels] == ["(EW)", "(NS)"]
-    profile._total(axes[2], frame, "load")
-    assert [ax.get_xlabel() for ax in axes] == ["days, 2019"] * 3
+    levels, total = Figure().subplots(2)
+    by_day = profile._daily(frame)
+    profile._by_day(levels, by_day, "levels", "Greys", (0, 1))
+    labels = [label.get_text() for label in levels.get_yticklabels()]
+    assert [label[-4:] for label in labels] == ["(EW)", "(NS)"]
+    profile._total(total, by_day, "load")
+    assert [ax.get_xlabel() for ax in (levels, total)] == ["days, 2019"] * 2

@@ -5,7 +5,7 @@ from result_tables import results_table
 
 from data_prep.base.errors import InputError
 from stforecast.comparison.leaderboard import compare
-from stforecast.comparison.summary import summary
+from stforecast.comparison.results import summary
 
 
 @pytest.fixture
@@ -243,11 +243,12 @@ def test_ranks_leave_out_a_row_without_all_folds(make_run, tables):
 
 def test_a_privacy_guarantee_is_told_below_the_table(make_run):
     privacy = {"epsilon": 12.345, "delta": 1e-5, "of": "a client's series", "uploads": 60}
+    privacy["not_covered"] = ["validation losses"]
     weaker = {**privacy, "epsilon": 23.45}
     runs = [make_run(seed=s, about={"privacy": p}) for s, p in ((1, weaker), (2, privacy))]
     assert results_table([*runs, make_run("solo")], {}).endswith(
-        "\n\nfuels: differential privacy of a client's series over 60 uploads, with ε = 23.4 and "
-        "δ = 1e-05"
+        "\n\nfuels: (23.4, 1e-05)-differential privacy of a client's series over 60 uploads; "
+        "not covered: validation losses"
     )
 
 

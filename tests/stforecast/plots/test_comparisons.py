@@ -169,14 +169,19 @@ def test_a_heat_map_of_several_data_sets_shows_skill_and_what_was_not_run(tested
 
 @pytest.mark.repeats
 def test_a_heat_map_of_one_data_set_has_a_column_for_each_time_ahead(tested):
-    runs = [tested("far", *steps(1, 5)), tested("near", *steps(2, 2))]
-    runs += [tested("near", *steps(2, 4), seed=2)]
-    ax, scale = heatmap(runs, metric="raw_mae", show="error").axes
-    assert heat_rows(ax) == {"near": ["2.00", "3.00", "2.50"], "far": ["1.00", "5.00", "3.00"]}
+    def run(name, *errors, **more):
+        y_hat, y = steps(*errors)
+        return tested(name, y_hat, y, naive=y + 5, **more)
+
+    runs = [run("far", 1, 5), run("near", 2, 2), run("near", 2, 4, seed=2)]
+    ax, scale = heatmap(runs, metric="raw_mae").axes
+    assert heat_rows(ax) == {
+        "near": ["+60.0", "+40.0", "+50.0"], "far": ["+80.0", "+0.0", "+40.0"]
+    }  # fmt: skip
     heads = [text.get_text() for text in ax.get_xticklabels()]
     assert heads == ["1 h ahead", "2 h ahead", "up to 2 h ahead"]
-    np.testing.assert_allclose(ax.images[0].get_array(), [[2, 1, 1], [1, 5 / 3, 1.2]])
-    assert scale.get_xlabel() == "test MAE of internet; colour: ratio to the lowest of the column"
+    np.testing.assert_allclose(ax.images[0].get_array(), [[60, 40, 50], [80, 0, 40]], atol=1e-6)
+    assert scale.get_xlabel() == "skill against seasonal naive in MAE of internet, %"
 
 
 @pytest.mark.repeats
@@ -191,9 +196,8 @@ def test_texts_of_a_heat_map_differ_from_their_colour_in_brightness(tested):
 
 
 def test_a_heat_map_of_an_unknown_metric(tested):
-    for show in ("skill", "error"):
-        with pytest.raises(InputError, match=r"unknown metric '(raw_)?mea'"):
-            heatmap([tested("a", *steps(1))], metric="raw_mea", show=show)
+    with pytest.raises(InputError, match="unknown metric 'mea'"):
+        heatmap([tested("a", *steps(1))], metric="raw_mea")
 
 
 @pytest.mark.repeats

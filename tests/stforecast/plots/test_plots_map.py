@@ -45,17 +45,6 @@ def test_each_cell_has_the_colour_of_its_error(fitted):
     assert (np.diff(x) > 0).all()  # West is left.
 
 
-def test_load_and_coverage_of_cells(fitted):
-    tested = fitted[0].test_forecasts()
-    fig = draw(fitted, show="load")
-    np.testing.assert_allclose(colours(fig.axes[0]), tested["y"].mean(("time", "horizon")))
-    y, low, high = (tested[name].to_numpy() for name in ("y", "lower", "upper"))
-    shares = [((lo <= v) & (v <= up))[np.isfinite(v)].mean() for v, lo, up in zip(y, low, high)]  # noqa: B905
-    np.testing.assert_allclose(colours(draw(fitted[:1], show="coverage").axes[0]), shares)
-    with pytest.raises(InputError, match="a run without intervals"):
-        draw(fitted, show="coverage")
-
-
 def test_cells_without_places_cannot_be_drawn(table):
     forecaster = Forecaster("last_value", split="days:7,1,2").fit(table)
     with pytest.raises(

@@ -9,7 +9,7 @@ import pytest
 from report_pages import write_report
 
 from data_prep.base.errors import InputError
-from stforecast.report.section import Chart, Picture, PlainSection
+from stforecast.report.section import Chart, Picture, Section, looks
 from stforecast.report.tables import DataSheet, RunsSheet, Table
 from stforecast.report.write import ReportPage, try_report
 
@@ -60,19 +60,19 @@ def test_a_method_that_diverged_is_drawn_without_numbers(tested, runs, tmp_path)
 
 
 def plain_section(name):
-    return PlainSection(
+    plots = [
+        Chart("By round.", "round", "%", [{"method": 1, "x": [1, 2], "y": [3.0, 4.0]}]),
+        Chart("By class.", "class", "%", [{"method": 0, "x": ["0", "1"], "y": [3.0, 4.0]}]),
+        Chart("Of clients.", "%", "share", [{"method": 0, "y": [3.0, 4.0]}]),
+    ]
+    return Section(
         name,
         ["a is best."],
         [Table("Leaderboard", [{"method": "a", "accuracy, %": "61.2"}])],
-        {"a": 0, "b": 1},
-        [
-            Chart("By round.", "round", "%", [{"method": 1, "x": [1, 2], "y": [3.0, 4.0]}]),
-            Chart("By class.", "class", "%", [{"method": 0, "x": ["0", "1"], "y": [3.0, 4.0]}]),
-            Chart("Of clients.", "%", "share", [{"method": 0, "y": [3.0, 4.0]}]),
-        ],
-        Picture("Who has what", "data:image/png;base64,", "Images by client."),
-        DataSheet({"images": "8"}, None, {}),
-        RunsSheet(None, Table("All settings", []), {"a": "stforecast vision run"}, "torch 2"),
+        {"methods": looks({"a": 0, "b": 1}), "plots": [vars(plot) for plot in plots]},
+        picture=Picture("Who has what", "data:image/png;base64,", "Images by client."),
+        data=DataSheet({"images": "8"}, None, {}),
+        runs=RunsSheet(None, Table("All settings", []), {"a": "stforecast vision run"}, "torch 2"),
     )
 
 
