@@ -96,7 +96,6 @@ def _rows(
 
 NAME = "SIMULATED.json"
 MAX_DAYS = 10_000
-NOTE = "Invented by `stforecast simulate`: no number here says anything about a real network."
 
 
 @dataclass(frozen=True)
@@ -127,8 +126,11 @@ class Simulation:
 
     def write(self, folder: Path) -> None:
         """Write the marker into a folder."""
+        note = (
+            "Invented by `stforecast simulate`: no number here says anything about a real network."
+        )
         with atomic_path(folder / NAME) as part:
-            part.write_text(json.dumps({"note": NOTE} | asdict(self), indent=1) + "\n")
+            part.write_text(json.dumps({"note": note} | asdict(self), indent=1) + "\n")
 
     @property
     def source(self) -> str:

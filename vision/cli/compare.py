@@ -82,7 +82,7 @@ def compared_masks(rows: Sequence[ModelRow]) -> list[str]:
 def accuracy_comparison(found: Comparison) -> list[dict[str, str]]:
     """Return the rows of the table, from the highest accuracy among all classes to the lowest."""
     first, *_ = found.lines
-    order = sorted(found.lines[first], key=_descending)
+    order = sorted(found.lines[first], key=_accuracy, reverse=True)
     by_mask = {mask: {line.name: line for line in lines} for mask, lines in found.lines.items()}
     several = len(order) > 1
     rows = []
@@ -105,8 +105,13 @@ def accuracy_claims(found: Comparison, data: str) -> list[str]:
     """
     said = []
     for mask, lines in found.lines.items():
-        best = _best_of_others(lines, found.reference)
-        others = [(line.name, line.points) for line in best if line.points]
+        best = {line.row.group.name: line for line in sorted(lines, key=_accuracy)}
+        best.pop(next(line.row.group for line in lines if line.name == found.reference).name)
+        others = [
+            (line.name, line.points)
+            for line in sorted(best.values(), key=_accuracy, reverse=True)
+            if line.points
+        ]
         sentences = {
             "beats": [f"{n} by {p.times(-1).told('points')}" for n, p in others if p.high < 0],
             "is behind": [f"{n} by {p.told('points')}" for n, p in others if p.low > 0],
@@ -117,14 +122,6 @@ def accuracy_claims(found: Comparison, data: str) -> list[str]:
         where = f"On {data}, choosing from {mask}, **{found.reference}**"
         said += [f"{where} {told} {'; '.join(few)}." for told, few in sentences.items() if few]
     return said
-
-
-def _best_of_others(lines: Sequence[Accuracy], reference: str) -> list[Accuracy]:
-    """Return the best line of each method but the compared one, from the highest accuracy."""
-    best = {line.row.group.name: line for line in sorted(lines, key=_descending, reverse=True)}
-    compared = next(line.row.group for line in lines if line.name == reference)
-    best.pop(compared.name)
-    return sorted(best.values(), key=_descending)
 
 
 def about_intervals(found: Comparison) -> str:
@@ -143,8 +140,8 @@ def about_intervals(found: Comparison) -> str:
     )
 
 
-def _descending(line: Accuracy) -> float:
-    return -line.accuracy.value
+def _accuracy(line: Accuracy) -> float:
+    return line.accuracy.value
 
 
 def compare_images(runs: Sequence[ImageRun], reference: str | None = None) -> Compared:

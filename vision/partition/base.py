@@ -245,20 +245,15 @@ class Partition:
         The columns are `client` (from 0), `part` ("train" or "test"), `domain`, `class` (names) and
         `samples`, with a row for each combination that occurs, in that order.
         """
-        rows = [
-            (client, part, images.domain_names[domain], images.class_names[label], n)
-            for part, clients in (("train", self.train), ("test", self.test))
-            for client, ids in enumerate(clients)
-            for domain, label, n in _counts(images, ids)
-        ]
+        rows = []
+        for part, clients in (("train", self.train), ("test", self.test)):
+            for client, ids in enumerate(clients):
+                pairs = torch.stack([images.domains[ids], images.labels[ids]])
+                found, counts = pairs.unique(dim=1, return_counts=True)
+                for (domain, label), n in zip(found.T.tolist(), counts.tolist(), strict=True):
+                    names = images.domain_names[domain], images.class_names[label]
+                    rows.append((client, part, *names, n))
         return pd.DataFrame(rows, columns=["client", "part", "domain", "class", "samples"])
-
-
-def _counts(images: ImageSet, ids: Tensor) -> list[tuple[int, int, int]]:
-    """Return domain, class and number of images of each combination among some images."""
-    pairs = torch.stack([images.domains[ids], images.labels[ids]])
-    found, counts = pairs.unique(dim=1, return_counts=True)
-    return [(*pair, n) for pair, n in zip(found.T.tolist(), counts.tolist(), strict=True)]
 
 
 @dataclass(frozen=True)

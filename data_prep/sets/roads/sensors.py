@@ -16,9 +16,6 @@ from data_prep.readers.files import read_table
 from data_prep.readers.npz import Header, read_npz
 from data_prep.sets.roads.common import check_weights
 
-MAX_ID = 100
-"""Characters to look at for the first field of a table."""
-
 log = logging.getLogger(__name__)
 
 
@@ -181,7 +178,7 @@ def _has_no_header(path: Path) -> bool:
         reading(path.name, "as a table", "get it again"),
         path.open(encoding="utf-8-sig", errors="replace") as file,
     ):
-        first = file.readline(MAX_ID).partition(",")[0].strip()
+        first = file.readline(100).partition(",")[0].strip()
     return first.isascii() and first.isdigit()
 
 
