@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from stforecast.data.covariates import Covariates
     from stforecast.data.window_spec import WindowSpec
 
-MONDAY = pd.Timestamp("1970-01-05")
-
 
 def day_slots(
     local_times: pd.DatetimeIndex, period: int, step: pd.Timedelta | None = None
@@ -41,7 +39,8 @@ def day_slots(
         if len(local_times) < 2:
             raise InputError(f"{counted(len(local_times), 'time step')}; slots need at least two")
         step = pd.Series(local_times).diff().mode().iloc[0]
-    return np.asarray((local_times - MONDAY) // step % period, dtype=np.int64)
+    monday = pd.Timestamp("1970-01-05")
+    return np.asarray((local_times - monday) // step % period, dtype=np.int64)
 
 
 @dataclass(frozen=True)

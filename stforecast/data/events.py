@@ -54,9 +54,6 @@ def read_texts(path: Path, what: str, columns: Sequence[str], remedy: str) -> pd
 KIND, DATE, START, END, CELLS = "kind", "date", "start", "end", "cells"
 """Columns of a table of events."""
 
-RAREST = 0.01
-"""Share of the time below which rarer events have no larger inputs."""
-
 REMEDY = (
     "give a CSV file with the columns kind, start and end (or date) and, for events at some cells "
     "only, cells"
@@ -141,7 +138,7 @@ class Events:
                     "its effect cannot be learned; ",
                     Words("remove it, or train on another {split}"),
                 )
-        return 1 / np.sqrt(shares.clip(RAREST, 1.0))
+        return 1 / np.sqrt(shares.clip(0.01, 1.0))
 
 
 def is_event_table(text: str | os.PathLike[str]) -> bool:

@@ -35,9 +35,6 @@ from stforecast.data.window_spec import BESIDE, Impute, WindowSpec
 
 IMPUTE = get_args(Impute)
 
-RECENT = pd.Timedelta(hours=1)
-"""Age up to which the last reading is better than the weekly profile."""
-
 
 def impute(
     series: np.ndarray, how: str, steps_per_week: int = 0, shifts: np.ndarray | int = 0
@@ -103,7 +100,10 @@ class Sources:
         steps = source_steps(starts, (*spec.lags, *spec.further_lags), spec, calendar)
         known = np.empty((len(starts), 0), dtype=np.float32)
         if calendar and spec.n_known:
-            known = _known_inputs(calendar.local_times(starts), spec)
+            times = calendar.local_times(starts)
+            known = calendar_inputs(times, spec.calendar)
+            if spec.holidays:
+                known = np.concatenate([known, holiday_inputs(times, spec.holidays)], axis=1)
         return cls(starts, steps, known)
 
 
@@ -189,7 +189,7 @@ def _by_profile(series: np.ndarray, profile: WeeklyProfile, calendar: Calendar) 
     never observed has the last reading, too.
     """
     table = pd.DataFrame(series)
-    recent = table.ffill(limit=max(1, RECENT // calendar.step))
+    recent = table.ffill(limit=max(1, pd.Timedelta(hours=1) // calendar.step))
     usual = profile.profile[:, : len(series)].T
     usual = np.where(usual == 0.0, np.nan, usual + profile.anomalies[..., -1].T)
     return recent.fillna(pd.DataFrame(usual)).fillna(table.ffill()).to_numpy()
@@ -275,14 +275,6 @@ def _cut_readings(filled: np.ndarray, steps: np.ndarray, spec: WindowSpec, x: np
         of_cell[:, : steps.shape[1]] = readings
 
 
-def _known_inputs(local_times: pd.DatetimeIndex, spec: WindowSpec) -> np.ndarray:
-    """Return inputs of the calendar and of holidays `(windows, inputs)`, the first of n_known."""
-    known = calendar_inputs(local_times, spec.calendar)
-    if spec.holidays:
-        known = np.concatenate([known, holiday_inputs(local_times, spec.holidays)], axis=1)
-    return known
-
-
 def target_windows(
     series: np.ndarray, starts: np.ndarray, spec: WindowSpec
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -291,7 +283,8 @@ def target_windows(
     Missing ones are 0.0.
     """
     steps = np.asarray(starts, dtype=np.intp)[:, None] + np.arange(spec.horizon)
-    y = _gather(series, steps)
+    _check_steps(steps, len(series))
+    y = np.take(_by_cell(series), steps, axis=1)
     mask = ~np.isnan(y)
     y[~mask] = 0.0
     return y, mask
@@ -336,12 +329,6 @@ def _reordered(values: np.ndarray, starts: np.ndarray, calendar: Calendar, way: 
         return values
     entries = (ahead + way * moved).clip(0, horizon - 1)
     return np.take_along_axis(values, entries.reshape(1, *moved.shape, *[1] * (values.ndim - 3)), 2)
-
-
-def _gather(series: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """Gather `series` at `steps` (windows, entries) as float32 (cells, windows, entries)."""
-    _check_steps(steps, len(series))
-    return np.take(_by_cell(series), steps, axis=1)
 
 
 def _by_cell(series: np.ndarray) -> np.ndarray:

@@ -222,7 +222,7 @@ def _measured(runs: Sequence[ImageRun], view: str, masks: Sequence[str]) -> dict
         f"{mask}, last": tables.spread([100 * r.accuracy("last", view, mask) for r in runs], 2)
         for mask in masks
     }
-    found = {**accuracies, **masked}
+    found: dict[str, str] = {**accuracies, **masked}
     if len(domains := runs[0].about["domains"]) > 1:
         metrics = select(pd.concat([r.metrics() for r in runs]), view=view, mask=MASKS[0])
         for name in domains:

@@ -155,14 +155,9 @@ class TARGET(DataFreeFedAvg):
         o, device = self.options, next(iter(tensors.values())).device
         labels = torch.randint(n_former, (1, o.server_batch_size), generator=random).to(device)
         noise = normal([random], o.server_batch_size, o.noise_width).to(device).requires_grad_()
-        adam = torch.optim.Adam(
-            [
-                {"params": [tensors[name] for name in self.generator.parameters]},
-                {"params": [noise], "lr": NOISE_LR},
-            ],
-            lr=o.server_lr,
-            betas=(0.5, 0.999),
-        )
+        weights = [tensors[name] for name in self.generator.parameters]
+        adam = torch.optim.Adam(weights, lr=o.server_lr, betas=(0.5, 0.999))
+        adam.add_param_group({"params": [noise], "lr": NOISE_LR})
         tried: list[tuple[float, Tensor]] = []
         for _ in range(o.server_steps):
             features = self.generator(tensors, noise, training=True)
