@@ -29,6 +29,9 @@ FEWEST_REPEATS = 5
 FEWEST_OTHERS = 20
 """Different values that a cell has without them at least."""
 
+MOST_RESETS = 0.02
+"""Resets of a counter for each of its rises; one may always be."""
+
 log = logging.getLogger(__name__)
 
 
@@ -110,13 +113,14 @@ def warn_of_speeds_of_0(values: np.ndarray, name: str, units: str) -> None:
 def counters_among(values: np.ndarray, cells: np.ndarray) -> np.ndarray:
     """Return the cells whose values, `(steps, cells)`, rise like a counter's, if most do.
 
-    It rises in most steps, 24 at least, and is reset once, or for each 50 rises.
+    It rises in most steps, 24 at least.
     """
     running = np.zeros(len(cells), dtype=bool)
     for cell, series in enumerate(values.T):
         changes = np.diff(series[np.isfinite(series)])
         rises, falls = int((changes > 0).sum()), int((changes < 0).sum())
-        running[cell] = rises >= 24 and 2 * rises > len(changes) and falls <= max(1, rises / 50)
+        few = falls <= max(1, MOST_RESETS * rises)
+        running[cell] = rises >= 24 and 2 * rises > len(changes) and few
     most = 2 * running.sum() > np.isfinite(values).any(axis=0).sum()
     return cells[running] if most else cells[:0]
 

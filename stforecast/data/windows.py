@@ -35,6 +35,9 @@ from stforecast.data.window_spec import BESIDE, Impute, WindowSpec
 
 IMPUTE = get_args(Impute)
 
+RECENT = pd.Timedelta(hours=1)
+"""Age up to which the last reading is better than the weekly profile."""
+
 
 def impute(
     series: np.ndarray, how: str, steps_per_week: int = 0, shifts: np.ndarray | int = 0
@@ -189,7 +192,7 @@ def _by_profile(series: np.ndarray, profile: WeeklyProfile, calendar: Calendar) 
     never observed has the last reading, too.
     """
     table = pd.DataFrame(series)
-    recent = table.ffill(limit=max(1, pd.Timedelta(hours=1) // calendar.step))
+    recent = table.ffill(limit=max(1, RECENT // calendar.step))
     usual = profile.profile[:, : len(series)].T
     usual = np.where(usual == 0.0, np.nan, usual + profile.anomalies[..., -1].T)
     return recent.fillna(pd.DataFrame(usual)).fillna(table.ffill()).to_numpy()
