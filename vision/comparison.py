@@ -29,8 +29,8 @@ from vision.methods import METHODS
 from vision.results import ImageRun
 from vision.streams.measures import spatial_by_client, temporal_by_client
 
-ACCURACY, KR_T, KR_S = "accuracy", "KR_t", "KR_s"
-"""Measures of a row: its accuracy, or the knowledge that it retains in a task stream."""
+ACCURACY = "accuracy"
+"""Measure of a row by default; `KR_t` and `KR_s` are what it retains in a task stream."""
 
 FEWEST_SEEDS = 3
 """Minimum number of seeds that are resampled; with two, Student's t would be 12.7."""
@@ -172,7 +172,7 @@ def points_above(
 def shares_by_client(row: ModelRow, mask: str, measure: str = ACCURACY) -> pd.DataFrame:
     """Return `share`, a measure, and the test images of each client, by `seed` and `client`.
 
-    `KR_T` and `KR_S` are what is retained after the last stage.
+    `KR_t` and `KR_s` are what is retained after the last stage.
     """
     tables = {}
     for run in row.group.runs:
@@ -182,7 +182,7 @@ def shares_by_client(row: ModelRow, mask: str, measure: str = ACCURACY) -> pd.Da
         own = own.rename(columns={"accuracy": "share"})
         if measure != ACCURACY:
             stages = run.stages()
-            if measure == KR_T:
+            if measure == "KR_t":
                 ratios = temporal_by_client(stages, row.view, mask)
             else:
                 ratios = spatial_by_client(stages, row.view, run.local_view, mask)

@@ -125,7 +125,6 @@ PRESETS = {
 """Preset by name; the first is the default."""
 
 
-ZONE = "Europe/Rome"
 MEMORY = 0.96  # AR(1) coefficient per ten-minute interval
 PER_HOUR = 6
 

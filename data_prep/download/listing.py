@@ -96,13 +96,9 @@ def _list_dataverse(dataset: Dataverse, source: str | None) -> list[Item]:
             f"{origin}: not the listing of a Dataverse data set ({type(e).__name__}: {e}); give "
             "the address of a Dataverse installation"
         ) from e
-    chosen = [i for i in items if dataset.pattern is None or matches(i.name, dataset.pattern)]
-    if not chosen:
-        raise InputError(
-            f"{origin}: none of its {len(items)} files matches {dataset.pattern or '*'!r}; the "
-            "data set has changed, look at it in a browser"
-        )
-    return chosen
+    if not items:
+        raise InputError(f"{origin}: has no files, but had some; look at it in a browser")
+    return items
 
 
 def _entry(record: dict[str, Any], base: str, folder: Path | None) -> Item:

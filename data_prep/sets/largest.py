@@ -85,7 +85,13 @@ def read(
     adjacency = common.given_or_beside(adjacency, paths[0], ("ca_rn_adj.npy",))
     sensors, at = _read_sensors(table, subset)
     cells = sensors["ID"].to_numpy(dtype=str)
-    frame = pd.concat([read_frame(path, _year_of(path), cells) for path in paths])
+    frames = []
+    for path in paths:
+        found = re.search(r"20\d\d", path.stem)
+        if found is None:
+            raise InputError(f"{path.name}: no year in its name; rename it like ca_his_raw_2019.h5")
+        frames.append(read_frame(path, int(found[0]), cells))
+    frame = pd.concat(frames)
     name = ", ".join(path.name for path in paths)
     common.check_readings(frame, name, "flow", "vehicles")
     frame = common.even_steps(frame, name, STEP, common.CALIFORNIA, allow_gaps=allow_gaps)
@@ -129,13 +135,6 @@ def _find_years(raw: Path, years: str) -> list[Path]:
         remedy = Words("{}, or choose other {years}", BY_HAND)
         raise no_file(absent[0], "year of records", remedy)
     return paths
-
-
-def _year_of(path: Path) -> int:
-    found = re.search(r"20\d\d", path.stem)
-    if found is None:
-        raise InputError(f"{path.name}: no year in its name; rename it like ca_his_raw_2019.h5")
-    return int(found[0])
 
 
 def _read_sensors(path: Path, subset: str) -> tuple[pd.DataFrame, np.ndarray]:

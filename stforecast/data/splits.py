@@ -77,12 +77,6 @@ def day_spans(rule: SplitRule, n_steps: int, per_day: int) -> list[range]:
     return _three_spans(train * per_day, (train + validation) * per_day, n_steps)
 
 
-def share_spans(shares: Sequence[Fraction], n_steps: int) -> list[range]:
-    """Return parts of the given shares of the steps, rounded down except for the test part."""
-    train_end = math.floor(shares[0] * n_steps)
-    return _three_spans(train_end, train_end + math.floor(shares[1] * n_steps), n_steps)
-
-
 def _three_spans(train_end: int, validation_end: int, n_steps: int) -> list[range]:
     return [range(*ends) for ends in pairwise((0, train_end, validation_end, n_steps))]
 
@@ -317,9 +311,18 @@ def _spans(
 ) -> Callable[[int], list[range]]:
     """Return the steps of each part as a function of the number of steps."""
     if rule.kind == "time":
-        return lambda n: share_spans(rule.parts, n)
+
+        def by_share(n: int) -> list[range]:
+            train, validation = (math.floor(share * n) for share in rule.parts[:2])
+            return _three_spans(train, train + validation, n)
+
+        return by_share
     if rule.kind == "dates":
-        return _date_spans(rule, step, local_times)
+        found = find_steps(rule.spans, local_times, step, rule.text)
+        train, validation, test = (found.get(name, range(0)) for name in PARTS)
+        if rule.spans["test"][1] is None:  # It takes the rest.
+            return lambda n: [train, validation, range(test.start, n)]
+        return lambda n: [train, validation, test]
     if not divides_a_day(step):
         raise InputError(
             f"split {rule.text!r}: a step of {step} does not divide a day; cut by time: instead"
@@ -328,10 +331,10 @@ def _spans(
     # Days of which one is an hour short, as daylight saving time began, are whole days, too.
     n_days = max(n_steps // per_day, (local_times[-1] - local_times[0] + step) // DAY)
     if rule.parts and sum(rule.parts) not in (n_steps // per_day, n_days):
-        _, validation, test = (int(part) for part in rule.parts)
+        _, *others = map(int, rule.parts)
         advice: str | Words = f"give days that add up to {n_days}, or a longer series"
-        if (train := n_days - validation - test) > 0:
-            split = f"days:{train},{validation},{test}"
+        if (days := n_days - sum(others)) > 0:
+            split = f"days:{days},{others[0]},{others[1]}"
             advice = Words("give {split}, whose days add up to {}", n_days, split=split)
         raise InputError(
             f"split {rule.text!r}: {sum(rule.parts)} days are {int(sum(rule.parts)) * per_day} "
@@ -339,14 +342,3 @@ def _spans(
             advice,
         )
     return lambda n: day_spans(rule, n, per_day)
-
-
-def _date_spans(
-    rule: SplitRule, step: pd.Timedelta, local_times: pd.DatetimeIndex
-) -> Callable[[int], list[range]]:
-    """Return the steps of each part under `dates:`; a test part without an end takes the rest."""
-    found = find_steps(rule.spans, local_times, step, rule.text)
-    train, validation, test = (found.get(name, range(0)) for name in PARTS)
-    if rule.spans["test"][1] is not None:
-        return lambda n: [train, validation, test]
-    return lambda n: [train, validation, range(test.start, n)]

@@ -366,10 +366,15 @@ def _found_across(
 
 def _found_of(claim: Claim, rows: Mapping[str, ModelRow], mask: str) -> tuple[str, Found]:
     """Return what was found on one data set."""
-    row, *others = (
-        _better(rows, label, mask) if claim.better else rows[label]
-        for label in (claim.row, *claim.over)
-    )
+    row, *others = (rows[label] for label in (claim.row, *claim.over))
+    if claim.better:  # The most accurate model of each method.
+        row, *others = (
+            max(
+                (model for model in rows.values() if model.group is named.group),
+                key=lambda model: level(model, mask).value,
+            )
+            for named in (row, *others)
+        )
     own = level(row, mask, claim.measure)
     unit = "" if claim.measure == ACCURACY else f"{claim.measure} "
     here = f"{row.name}: {unit}{own}"
@@ -384,12 +389,6 @@ def _told(claim: Claim, here: str, what: str, above: Mapping[str, Estimate | Non
     listed = "; ".join(f"{name} {'-' if p is None else p}" for name, p in above.items())
     claimed = f"; claimed {claim.by:g}" if claim.by else ""
     return f"{here}; points above {what}{listed}{claimed}"
-
-
-def _better(rows: Mapping[str, ModelRow], label: str, mask: str) -> ModelRow:
-    """Return the most accurate model of the method of a row."""
-    models = [row for row in rows.values() if row.group is rows[label].group]
-    return max(models, key=lambda row: level(row, mask).value)
 
 
 def verdict(found: Found, least: float, seeds: int = 1) -> str:

@@ -44,10 +44,7 @@ class ResNet18(SplitModel):
     summary = "ResNet-18 with batch normalisation and 512 features"
     Options = ResNet18Options
 
-    def __init__(
-        self, shape: Shape, n_classes: int, options: ResNet18Options | None = None
-    ) -> None:
-        options = options or ResNet18Options()
+    def __init__(self, shape: Shape, n_classes: int, options: ResNet18Options) -> None:
         body = torchvision_models().resnet18()
         kernel, stride, padding = (3, 1, 1) if options.stem == "cifar" else (7, 2, 3)
         body.conv1 = nn.Conv2d(shape[0], 64, kernel, stride, padding, bias=False)
@@ -88,8 +85,7 @@ class ResNet(SplitModel):
     summary = "small ResNet for 32 × 32 images (ResNet-8, 14, 20, …)"
     Options = ResNetOptions
 
-    def __init__(self, shape: Shape, n_classes: int, options: ResNetOptions | None = None) -> None:
-        options = options or ResNetOptions()
+    def __init__(self, shape: Shape, n_classes: int, options: ResNetOptions) -> None:
         w, n = options.width, (options.depth - 2) // 6
         stem = [nn.Conv2d(shape[0], w, 3, padding=1, bias=False), nn.BatchNorm2d(w), nn.ReLU()]
         stages = [_stage(w, w, n, 1), _stage(w, 2 * w, n, 2), _stage(2 * w, 4 * w, n, 2)]

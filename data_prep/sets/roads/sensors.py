@@ -53,7 +53,14 @@ def read_adjacency(path: Path, cells: np.ndarray, *, neighbours: bool = False) -
     roads, origin = _read_roads(path, cells)
     if not neighbours:
         return gaussian_kernel(_all_distances(roads, cells, origin))
-    _check_known(roads, cells, origin)
+    for end, position in (("from", "row"), ("to", "column")):
+        foreign = np.flatnonzero(roads[position] < 0)
+        if foreign.size:
+            raise InputError(
+                f"{origin.at(foreign[0])}: sensor {roads[end].iloc[foreign[0]]} is not in the "
+                f"records, whose sensors are {some(cells, 3)}; give the distances of the same data "
+                "set, and its file of sensor ids if it has one"
+            )
     weights = np.eye(len(cells), dtype=np.float32)
     weights[roads["row"], roads["column"]] = 1
     return weights
@@ -140,17 +147,6 @@ def _all_distances(roads: pd.DataFrame, cells: np.ndarray, origin: Origin) -> np
     inside = roads[known]
     distance[inside["row"], inside["column"]] = inside["cost"]
     return distance
-
-
-def _check_known(roads: pd.DataFrame, cells: np.ndarray, origin: Origin) -> None:
-    for end, position in (("from", "row"), ("to", "column")):
-        foreign = np.flatnonzero(roads[position] < 0)
-        if foreign.size:
-            raise InputError(
-                f"{origin.at(foreign[0])}: sensor {roads[end].iloc[foreign[0]]} is not in the "
-                f"records, whose sensors are {some(cells, 3)}; give the distances of the same data "
-                "set, and its file of sensor ids if it has one"
-            )
 
 
 def _read_named(path: Path, names: Sequence[str], n_ids: int) -> tuple[pd.DataFrame, Origin]:
