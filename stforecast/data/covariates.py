@@ -58,7 +58,10 @@ class Covariates:
         return dataclasses.replace(self, observed=np.concatenate([gap, self.observed]))
 
     def inputs(self, starts: np.ndarray, spec: WindowSpec) -> np.ndarray:
-        """Return services and static columns of windows; see `Calendar.covariate_inputs`."""
+        """Return services and static columns of windows, NaN where missing.
+
+        Its shape is `(cells, windows, spec.n_covariates)`, float32.
+        """
         n_cells = self.observed.shape[1]
         steps = starts[:, None] - np.arange(1, spec.input_steps + 1)
         known = (steps >= 0) & (steps < len(self.observed))

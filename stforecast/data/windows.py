@@ -243,12 +243,18 @@ def _cut_inputs(
     _cut_readings(filled, sources.steps, spec, x)
     parts = [np.broadcast_to(sources.known, (n_cells, *sources.known.shape))]
     if calendar and spec.n_events:
-        shape = (n_cells, len(starts), spec.horizon, len(spec.kinds))
-        events = calendar.event_inputs(starts, spec).reshape(shape)
+        if calendar.events is None:
+            raise InputError("windows read events, but the data were read without a table of them")
+        events = calendar.events.inputs(starts, spec.horizon, calendar)
         events = on_wall_clock(events, starts, calendar)
         parts.append(events.reshape(n_cells, len(starts), spec.n_events))
     if calendar and spec.n_covariates:
-        parts.append(calendar.covariate_inputs(starts, spec))
+        if calendar.covariates is None:
+            raise InputError(
+                "windows read further services or static columns, but the data were read without "
+                "them"
+            )
+        parts.append(calendar.covariates.inputs(starts, spec))
     if calendar and profile:
         inputs = profile.inputs(starts, spec.horizon, calendar)
         change = on_wall_clock(inputs[..., : spec.horizon], starts, calendar)
