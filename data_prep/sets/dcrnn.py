@@ -169,7 +169,7 @@ class Dcrnn(CubeReader):
         locations = common.given_or_beside(locations, path, cls.locations)
         frame = read_frame(path, cls.year)
         common.check_readings(frame, path.name, "speed", "mph, 0 if missing,")
-        frame = common.even_steps(frame, path.name, STEP, common.CALIFORNIA, allow_gaps)
+        frame = common.even_steps(frame, path.name, STEP, common.CALIFORNIA, allow_gaps=allow_gaps)
         frame = common.average(frame, length, zero_is_missing=True)
         cells = frame.columns.to_numpy(dtype=str)
         return common.road_cube(

@@ -47,11 +47,6 @@ BY_HAND = (
     "https://www.kaggle.com/datasets/liuxu77/largest, which asks for an account"
 )
 STEP = pd.Timedelta("5min")
-DISTRICTS = {"SD": (11,), "GBA": (4,), "GLA": (7, 8, 12), "CA": ()}
-"""Districts of Caltrans of each sub-set; none for all of them."""
-
-ABOUT = ("District", "County", "Fwy", "Lane", "Direction")
-"""Columns of the sensors' table that become coordinates of the cells, where it has them."""
 
 
 def read(
@@ -90,10 +85,16 @@ def read(
     adjacency = common.given_or_beside(adjacency, paths[0], ("ca_rn_adj.npy",))
     sensors, at = _read_sensors(table, subset)
     cells = sensors["ID"].to_numpy(dtype=str)
-    frame = pd.concat([read_frame(path, _year_of(path), cells) for path in paths])
+    frames = []
+    for path in paths:
+        found = re.search(r"20\d\d", path.stem)
+        if found is None:
+            raise InputError(f"{path.name}: no year in its name; rename it like ca_his_raw_2019.h5")
+        frames.append(read_frame(path, int(found[0]), cells))
+    frame = pd.concat(frames)
     name = ", ".join(path.name for path in paths)
     common.check_readings(frame, name, "flow", "vehicles")
-    frame = common.even_steps(frame, name, STEP, common.CALIFORNIA, allow_gaps)
+    frame = common.even_steps(frame, name, STEP, common.CALIFORNIA, allow_gaps=allow_gaps)
     longer = common.average(frame, length, zero_is_missing=False)
     frame = frame if longer is frame else longer.round(0)
     ds = common.road_cube(
@@ -108,7 +109,8 @@ def read(
         zero_is_missing=zero_is_missing,
         long_names={"flow": "vehicles in 5 minutes"},
     )
-    known = [column for column in ABOUT if column in sensors]
+    about = ("District", "County", "Fwy", "Lane", "Direction")
+    known = [column for column in about if column in sensors]
     ds = ds.assign_coords({c.lower(): ("cell", sensors[c].to_numpy()) for c in known})
     return common.add_roads(ds, _read_roads(adjacency, at)) if adjacency else ds
 
@@ -135,18 +137,11 @@ def _find_years(raw: Path, years: str) -> list[Path]:
     return paths
 
 
-def _year_of(path: Path) -> int:
-    found = re.search(r"20\d\d", path.stem)
-    if found is None:
-        raise InputError(f"{path.name}: no year in its name; rename it like ca_his_raw_2019.h5")
-    return int(found[0])
-
-
 def _read_sensors(path: Path, subset: str) -> tuple[pd.DataFrame, np.ndarray]:
     """Return the rows of a sub-set in the table of all sensors, and their positions in it."""
     table, origin = read_table(path, text_columns=("ID",))
     require_columns(table, ("ID", "Lat", "Lng", "District"), origin)
-    districts = DISTRICTS[subset]
+    districts = {"SD": [11], "GBA": [4], "GLA": [7, 8, 12], "CA": []}[subset]
     chosen = table["District"].isin(districts) | (not districts)
     at = np.flatnonzero(chosen)
     if not at.size:

@@ -49,7 +49,7 @@ def test_the_published_sizes():
     assert n_parameters(ResNet((3, 32, 32), 10, ResNetOptions(depth=20))) == 272_474
     # McMahan et al., section 3: 1,663,370 parameters; without padding, (32·25 + 32) + (64·32·25 +
     # 64) + (512·1024 + 512) + (10·512 + 10).
-    assert n_parameters(CNN((1, 28, 28), 10)) == 1_663_370
+    assert n_parameters(CNN((1, 28, 28), 10, CNNOptions())) == 1_663_370
     assert n_parameters(CNN((1, 28, 28), 10, CNNOptions(padding="none"))) == 582_026
     # torchvision's ResNet-18 with 1,000 classes has 11,689,512.
     imagenet = ResNet18((3, 224, 224), 1000, ResNet18Options(stem="imagenet"))
@@ -69,8 +69,7 @@ def test_a_small_stem_keeps_the_resolution():
 
 def test_bytes_become_floats_around_0():
     x = torch.tensor([[[[0, 51]], [[102, 255]]]], dtype=torch.uint8)
-    found = Pixels(mean=[0.2, 0.4], std=[0.5, 0.25])(x)
-    torch.testing.assert_close(found, torch.tensor([[[[-0.4, 0.0]], [[0.0, 2.4]]]]))
+    torch.testing.assert_close(Pixels()(x), torch.tensor([[[[-1.0, -0.6]], [[-0.2, 1.0]]]]))
     torch.testing.assert_close(Pixels()(x.float() / 255), Pixels()(x))
 
 

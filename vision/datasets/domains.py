@@ -89,9 +89,6 @@ def _bare(name: str) -> str:
 
 
 SOURCE = "get DomainNet from https://ai.bu.edu/M3SDA/"
-LIST_FOLDERS = ("", "splits", "txt")
-MAX_LIST = 2**25
-"""Largest size of a list of images in bytes; the longest official one has 6 million."""
 
 
 def official_split(tree: Tree) -> Tree:
@@ -101,7 +98,7 @@ def official_split(tree: Tree) -> Tree:
     beside the domains' folders or in `splits` or `txt`. Images that they do not name are left out,
     as in the cleaned version.
     """
-    places = [tree.folder / folder for folder in LIST_FOLDERS]
+    places = [tree.folder / folder for folder in ("", "splits", "txt")]
     home = next((place for place in places if any(place.glob("*_test.txt"))), None)
     if home is None:
         return tree
@@ -110,7 +107,8 @@ def official_split(tree: Tree) -> Tree:
         for name, is_test in (("train", False), ("test", True)):
             path = home / f"{domain}_{name}.txt"
             with reading(path, "as a list of images", SOURCE):
-                lines = read_bounded(path, MAX_LIST).decode().splitlines()
+                # The longest official list has 6 million bytes.
+                lines = read_bounded(path, 2**25).decode().splitlines()
             part |= {line.rpartition(" ")[0]: is_test for line in lines if line.strip()}
     names = [path.relative_to(tree.folder).as_posix() for path in tree.paths]
     if missing := part.keys() - set(names):
@@ -173,12 +171,12 @@ def office_caltech10() -> None:
     """
 
 
-OFFICE_HOME_FOLDERS = ("office_home", "office-home", "office_home_dg")
-
-
 @DomainFolders(
     domains=("art", "clipart", "product", "real_world"),
-    folders=("OfficeHomeDataset_10072016", "OfficeHome", *OFFICE_HOME_FOLDERS, ""),
+    folders=(
+        *("OfficeHomeDataset_10072016", "OfficeHome"),
+        *("office_home", "office-home", "office_home_dg", ""),
+    ),
     source="get Office-Home from https://www.hemanthdv.org/officeHomeDataset.html",
 )
 def office_home() -> None:

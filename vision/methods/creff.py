@@ -57,9 +57,6 @@ MATCH_LR, RETRAIN_LR, RETRAIN_BATCH = 0.1, 0.01, 32
 """Learning rates of gradient matching and of the new classifier, and the batch size to which the
 latter refers, of the released code."""
 
-EPS = 1e-6
-"""Term added to the product of norms in a cosine, as in the released code."""
-
 
 @dataclass(frozen=True)
 class CReFFOptions(CheckedOptions):
@@ -219,5 +216,5 @@ def gradient_distance(made: Tensor, real: Tensor) -> Tensor:
     tensor([0.2929])
     """
     norms = made.norm(dim=1) * real.norm(dim=1)
-    distance = 1 - (made * real).sum(1) / (norms + EPS)
+    distance = 1 - (made * real).sum(1) / (norms + 1e-6)  # As in the released code.
     return distance.flatten(1).sum(1) if distance.ndim > 1 else distance

@@ -43,9 +43,9 @@ mentee.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -155,7 +155,7 @@ class FedKD(two_models.TwoModels):
     sends = Upload(apart=True)
     clipped_apart = (two_models.PERSONAL, HIDDEN)
     Options = FedKDOptions
-    defaults: ClassVar[Mapping[str, Any]] = {"clip_gradients": 10.0}
+    defaults = MappingProxyType({"clip_gradients": 10.0})
     options: FedKDOptions
 
     def set_up(self) -> None:

@@ -259,7 +259,7 @@ class FedTA(Method):
         """Return the loss of the first stage (Eq. 3)."""
         o, keys = self.options, cohort.params["enhance.keys"]
         query = self.scaled("query.moments", batch["query"], payload)
-        chosen = prompts.chosen_prompts(query, keys, o.top_n, o.vote)
+        chosen = prompts.chosen_prompts(query, keys, o.top_n, vote=o.vote)
         tokens = prompts.prompt_tokens(cohort.params["enhance.pool"], chosen)
         loss = self.task_loss(cohort, self.backbone.prompted(batch["x"], tokens), batch)
         return loss + o.lambda1 * prompts.key_distance(query, keys, chosen)

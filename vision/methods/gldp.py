@@ -53,9 +53,9 @@ Choices where the paper contradicts itself or gives no details:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from types import MappingProxyType
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import PositiveInt
@@ -121,7 +121,7 @@ class GLDP(FedAvg):
     needs = Needs(data=("equal initial weights", "keys"))
     Options = GLDPOptions
     options: GLDPOptions
-    defaults: ClassVar[Mapping[str, Any]] = {"epochs": 6, "weight_decay": 1e-4}
+    defaults = MappingProxyType({"epochs": 6, "weight_decay": 1e-4})
 
     def set_up(self) -> None:
         """Divide the local epochs into those of the body and of the head."""

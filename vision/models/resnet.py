@@ -19,9 +19,6 @@ from stforecast.federated.core.population import PerClient, SplitModel
 from vision.backbones.load import torchvision_models
 from vision.models.convnet import Pixels, Shape
 
-DEEPEST = 1202
-"""Layers of the deepest published residual network (He et al., CVPR 2016)."""
-
 
 @dataclass(frozen=True)
 class ResNet18Options(CheckedOptions):
@@ -47,10 +44,7 @@ class ResNet18(SplitModel):
     summary = "ResNet-18 with batch normalisation and 512 features"
     Options = ResNet18Options
 
-    def __init__(
-        self, shape: Shape, n_classes: int, options: ResNet18Options | None = None
-    ) -> None:
-        options = options or ResNet18Options()
+    def __init__(self, shape: Shape, n_classes: int, options: ResNet18Options) -> None:
         body = torchvision_models().resnet18()
         kernel, stride, padding = (3, 1, 1) if options.stem == "cifar" else (7, 2, 3)
         body.conv1 = nn.Conv2d(shape[0], 64, kernel, stride, padding, bias=False)
@@ -69,7 +63,7 @@ class ResNetOptions(CheckedOptions):
         width: channels of the first stage; there are four times as many features.
     """
 
-    depth: Annotated[int, Ge(8), Le(DEEPEST)] = 8
+    depth: Annotated[int, Ge(8), Le(1202)] = 8  # He et al. trained no deeper network.
     width: Width = 16
 
     def __post_init__(self) -> None:
@@ -91,8 +85,7 @@ class ResNet(SplitModel):
     summary = "small ResNet for 32 × 32 images (ResNet-8, 14, 20, …)"
     Options = ResNetOptions
 
-    def __init__(self, shape: Shape, n_classes: int, options: ResNetOptions | None = None) -> None:
-        options = options or ResNetOptions()
+    def __init__(self, shape: Shape, n_classes: int, options: ResNetOptions) -> None:
         w, n = options.width, (options.depth - 2) // 6
         stem = [nn.Conv2d(shape[0], w, 3, padding=1, bias=False), nn.BatchNorm2d(w), nn.ReLU()]
         stages = [_stage(w, w, n, 1), _stage(w, 2 * w, n, 2), _stage(2 * w, 4 * w, n, 2)]

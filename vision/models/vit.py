@@ -44,8 +44,8 @@ class FrozenViT(SplitModel):
     summary = "frozen pre-trained Vision Transformer with a linear head"
     Options = ViTOptions
 
-    def __init__(self, shape: Shape, n_classes: int, options: ViTOptions | None = None) -> None:
-        backbone = load_backbone(options or ViTOptions())
+    def __init__(self, shape: Shape, n_classes: int, options: ViTOptions) -> None:
+        backbone = load_backbone(options)
         head = ClientLinear(backbone.width, n_classes)
         with torch.no_grad():
             head.weight.zero_()
