@@ -118,10 +118,6 @@ CHARACTERS_PER_INCH = 18
 FORMATS = (".pdf", ".png", ".svg")
 """File name extensions that `save_figure` knows."""
 
-PNG_DPI = 200
-
-LOWEST_DPI, HIGHEST_DPI = 10, 2000
-
 _saving = threading.Lock()
 
 
@@ -296,15 +292,11 @@ def finish_figure(fig: Figure, height: float | None, title: str) -> None:
         fig.suptitle(f"{title}\n{above}" if above else title, fontsize=TEXT)
 
 
-def save_figure(
-    fig: Figure, path: str | os.PathLike[str], note: str = "", dpi: float = PNG_DPI
-) -> Path:
+def save_figure(fig: Figure, path: str | os.PathLike[str], note: str = "") -> Path:
     """Write a figure atomically, as PDF, PNG or SVG by the extension, and return the path.
 
     `note` is a small text at the top, such as the dates of the data.
     """
-    if not LOWEST_DPI <= dpi <= HIGHEST_DPI:
-        raise InputError(f"dpi is {dpi:g}; give {LOWEST_DPI} to {HIGHEST_DPI} dots per inch")
     path = Path(path)
     extension = path.suffix.lower()
     if extension not in FORMATS:
@@ -319,7 +311,7 @@ def save_figure(
     # Type 42 keeps text as text; publishers refuse matplotlib's default, Type 3. It can be set for
     # the whole process only, hence the lock.
     with _saving, mpl.rc_context({"pdf.fonttype": 42}), atomic_path(path) as part, _known_glyphs():
-        fig.savefig(part, format=extension[1:], dpi=dpi)
+        fig.savefig(part, format=extension[1:], dpi=200)
     return path
 
 

@@ -236,17 +236,17 @@ def range_of(hint: Any) -> Range:
     while get_origin(kind) is Annotated or NoneType in get_args(kind):
         kind, *further = (part for part in get_args(kind) if part is not NoneType)
         rules += further
-    found = Range(kind is int)
+    bounds: dict[str, Any] = {}
     for rule in rules:
         if isinstance(rule, Gt):
-            found = dataclasses.replace(found, low=rule.gt, above=True)
+            bounds |= {"low": rule.gt, "above": True}
         elif isinstance(rule, Ge):
-            found = dataclasses.replace(found, low=rule.ge)
+            bounds |= {"low": rule.ge}
         elif isinstance(rule, Lt):
-            found = dataclasses.replace(found, high=rule.lt, below=True)
+            bounds |= {"high": rule.lt, "below": True}
         elif isinstance(rule, Le):
-            found = dataclasses.replace(found, high=rule.le)
-    return found
+            bounds |= {"high": rule.le}
+    return Range(kind is int, **bounds)
 
 
 def sections_of(owner: str, types: Mapping[str, type]) -> dict[str, str]:

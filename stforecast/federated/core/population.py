@@ -126,8 +126,8 @@ class Population:
             f"{name}." for name, m in self.model.named_modules() if isinstance(m, PerClient)
         )
         for name, module in self.model.named_modules():
-            own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-            if own and not isinstance(module, Stacked) and not name.startswith(self._looped):
+            held = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+            if held and not isinstance(module, Stacked) and not name.startswith(self._looped):
                 raise InputError(
                     f"{name} ({type(module).__name__}) has no client axis; put it in PerClient(…) "
                     "or derive it from stforecast.federated.core.layers.Stacked"
