@@ -25,7 +25,7 @@ SESSION = (
     "predict run --history city.nc --out next.csv",
     "report run --out report.html",
     "list methods",
-    "bench --list",
+    "list benchmarks",
     "bench quick --data city.nc --service internet --seed 1 --rounds 1 --set split=days:9,3,3 "
     "--set hidden_size=8 --out results",
     "vision list data",

@@ -275,15 +275,11 @@ def add_legend(fig: PlainFigure, note: str = "", points: Sequence[Line2D] = ()) 
     fig.set_figheight(fig.get_figheight() + box.height / fig.dpi)
 
 
-def save_figure(
-    fig: Figure, path: str | os.PathLike[str], note: str = "", dpi: float = 200
-) -> Path:
+def save_figure(fig: Figure, path: str | os.PathLike[str], note: str = "") -> Path:
     """Write a figure atomically, as PDF, PNG or SVG by the extension, and return the path.
 
     `note` is a small text at the top, such as the dates of the data.
     """
-    if not 10 <= dpi <= 2000:
-        raise InputError(f"dpi is {dpi:g}; give 10 to 2000 dots per inch")
     path = Path(path)
     extension = path.suffix.lower()
     if extension not in FORMATS:
@@ -298,7 +294,7 @@ def save_figure(
     # Type 42 keeps text as text; publishers refuse matplotlib's default, Type 3. It can be set for
     # the whole process only, hence the lock.
     with _saving, mpl.rc_context({"pdf.fonttype": 42}), atomic_path(path) as part, _known_glyphs():
-        fig.savefig(part, format=extension[1:], dpi=dpi)
+        fig.savefig(part, format=extension[1:], dpi=200)
     return path
 
 

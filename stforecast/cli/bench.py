@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,27 +34,7 @@ ENGINE = click.Option(
 )
 
 
-def _print_benchmarks(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
-    """Print the benchmarks of the package and end, if asked to."""
-    from stforecast.cli.lists import benchmarks_list
-
-    if wanted:
-        click.echo(benchmarks_list())
-        say_next("bench", "quick", "--out", "results/quick")
-        ctx.exit()
-
-
-LIST = click.Option(
-    ["--list"],
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_print_benchmarks,
-    help="List the benchmarks of the package.",
-)
-
-
-@command(LIST, MORE, ENGINE, JSON)
+@command(MORE, ENGINE, JSON)
 def bench(
     ctx: click.Context,
     config: Path,
@@ -75,8 +55,8 @@ def bench(
     It ends with a table of results. Finished runs are kept: run the same command again to resume. A
     file with `task = "images"` is a benchmark of images, any other file one of forecasts.
 
-    CONFIG is a file, or the name of a benchmark of the package, such as quick; --list
-    shows them.
+    CONFIG is a file, or the name of a benchmark of the package, such as quick; see: stforecast list
+    benchmarks.
 
     Options:
         out: folder for runs and tables.
@@ -109,11 +89,15 @@ def bench(
 def execute(grid: Grid[Any], out: Path, engine: str, *, as_json: bool, progress: bool) -> None:
     """Run a grid, write its report, and print its table, or its description as JSON."""
     from stforecast.bench.jobs import run_grid
+    from stforecast.cli.info import describe_runs
+    from stforecast.federated.runs.run_folder import ABOUT
 
     outcome = run_grid(grid, out, progress=progress, engine=engine)
     page = _write_report(outcome.runs, grid, out)
     if as_json:
-        say_json(_described(out, outcome.failures))
+        rows, damaged = describe_runs(sorted(path.parent for path in out.rglob(ABOUT)), out)
+        about = {"path": str(out), "kind": "finished runs", "runs": rows}
+        say_json({**about, "failures": {**outcome.failures, **damaged}})
     else:
         click.echo(outcome.table)
         if page:
@@ -128,34 +112,20 @@ def execute(grid: Grid[Any], out: Path, engine: str, *, as_json: bool, progress:
     say_next("compare", out, "--out", "comparison/")
 
 
-def _described(out: Path, failures: Mapping[str, str]) -> dict[str, Any]:
-    """Describe a finished benchmark as `stforecast info --json` does, with its failures."""
-    from stforecast.cli.info import describe_runs
-    from stforecast.federated.runs.run_folder import ABOUT
-
-    folders = sorted(path.parent for path in out.rglob(ABOUT))
-    rows, damaged = describe_runs(folders, out)
-    about = {"path": str(out), "kind": "finished runs", "runs": rows}
-    return {**about, "failures": {**failures, **damaged}}
-
-
 def _write_report(runs: Sequence[Any], grid: Grid[Any], out: Path) -> Path | None:
     """Write `report.html`, if there are runs."""
     from stforecast.report.write import ReportPage, try_report
 
     def write() -> Path:
         page = ReportPage()
-        grid.kind.add_to_page(page, runs, None, _finished(grid, runs))
+        # The row that others are compared with, unless all of its runs failed.
+        done = {run.label for run in runs}
+        known = grid.kind.row_labels([entry for entry in grid.entries if entry.label in done])
+        reference = grid.reference if grid.reference in known else None
+        grid.kind.add_to_page(page, runs, None, reference)
         return page.write(out / "report.html", grid.title, grid.repeat(out))
 
     return try_report(write, out / "report.html") if runs else None
-
-
-def _finished(grid: Grid[Any], runs: Sequence[Any]) -> str | None:
-    """Return the row that a benchmark compares the others with, unless all of its runs failed."""
-    done = {run.label for run in runs}
-    known = grid.kind.row_labels([entry for entry in grid.entries if entry.label in done])
-    return grid.reference if grid.reference in known else None
 
 
 def chosen_settings(more: Sequence[str], **options: Any) -> dict[str, Any]:
@@ -179,10 +149,6 @@ def parse_setting(text: str) -> tuple[str, Any]:
     if not equals or not name:
         raise click.BadParameter(f"{text!r} is not NAME=VALUE")
     return name, parse_value(value)
-
-
-FIGURES = ["horizon", "hours"]
-"""Figures of a backtest."""
 
 
 def fold_options(args: list[str]) -> dict[str, list[click.Option]]:
@@ -258,7 +224,7 @@ def backtest_grid(
         "title": f"Backtest of {names}",
         "data": list(data),
         "methods": list(methods),
-        "figures": FIGURES,
+        "figures": ["horizon", "hours"],
         "backtest": folds,
         **({"reference": reference} if reference else {}),
     }

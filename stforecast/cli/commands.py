@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DECISIVE = ("--method", "--model", "--partition")
-"""Options on which others depend."""
-
 
 CONFIG = click.Option(
     ["--config"],
@@ -66,7 +63,8 @@ class Sectioned(click.Command):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as e:
             known = {flag for option in self.params for flag in option.opts}
-            others = " or ".join(flag for flag in DECISIVE if flag in known)
+            decisive = ("--method", "--model", "--partition")  # Others depend on them.
+            others = " or ".join(flag for flag in decisive if flag in known)
             if e.possibilities or not others:
                 raise
             message = f"No such option {e.option_name!r} here; it may need another {others}."
@@ -292,7 +290,7 @@ def _plot_command(
 ) -> click.Command:
     """Return a command with the function's keyword-only parameters as options."""
 
-    def command(runs: tuple[Any, ...], out: Any, dpi: float, **given: Any) -> None:
+    def command(runs: tuple[Any, ...], out: Any, **given: Any) -> None:
         from stforecast.bench.drawing import FORMATS, check_width, save_figure
         from stforecast.bench.figures import dates_tested
         from stforecast.federated.runs.run_folder import is_finished
@@ -303,7 +301,7 @@ def _plot_command(
         found = find(runs, **{str(o.name): given.pop(str(o.name)) for o in further})
         shown = part_note(*map(given.get, ("cells", "start", "end")))
         note = "; ".join(filter(None, [dates_tested(found), shown]))
-        click.echo(save_figure(draw(found, **given), out, note, dpi))
+        click.echo(save_figure(draw(found, **given), out, note))
         if all(is_finished(run.folder) for run in found):
             say_next("report", *runs, "--out", "report.html")
 
@@ -311,12 +309,9 @@ def _plot_command(
     out = click.Option(
         ["--out"], type=options.PATH, required=True, help="Figure to write: .png, .pdf or .svg."
     )
-    dpi = click.Option(
-        ["--dpi"], type=float, default=200, show_default=True, help="Dots per inch of a PNG."
-    )
     return click.Command(
         name,
-        params=[runs, out, dpi, *further, *options.from_function(draw, ("ax",), options.KEYWORDS)],
+        params=[runs, out, *further, *options.from_function(draw, ("ax",), options.KEYWORDS)],
         callback=command,
         help=f"{help_text(draw.__doc__)}\n\n{RUNS}",
         short_help=title(draw.__doc__),

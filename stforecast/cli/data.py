@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
-def _simulate_options(args: list[str]) -> dict[str, list[click.Option]]:
+def simulate_options(args: list[str]) -> dict[str, list[click.Option]]:
+    """Return the options of a simulated city."""
     from data_prep.city.simulate import simulate
 
     return {"City": options.from_function(simulate, leave_out=("progress",))}
 
 
-@command(sections=_simulate_options)
+@command(sections=simulate_options)
 def simulate_command(ctx: click.Context, *, out: Path, **given: Any) -> None:
     """Write records of a simulated city in the published raw layout.
 

@@ -171,13 +171,16 @@ def write_federation(ctx: click.Context, out: Path | None, run: FederationSettin
     from stforecast.federated.uploads.masking import SecureSums
 
     assert out is not None
-    insisted = ctx.params["secure_aggregation"]
-    run = with_secure_sums(run, insisted, bool(given(ctx, {"min_parties": None})))
+    run = with_secure_sums(
+        run,
+        insisted=ctx.params["secure_aggregation"],
+        fewest_given=bool(given(ctx, {"min_parties": None})),
+    )
     run.from_run_config(run.as_run_config())
     if run.secure is None and (unread := given(ctx, dict.fromkeys(names_of(SecureSums)))):
         typed = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(unread))
         raise click.UsageError(f"{typed} is read with secure aggregation only.", ctx)
-    check_parties(run, ctx.params["allow_disclosure"])
+    check_parties(run, allowed=ctx.params["allow_disclosure"])
     write_and_tell(out, run)
 
 

@@ -12,18 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from data_prep.base.errors import InputError, Words, counted, some
+from data_prep.base.errors import InputError, Words, close_to, counted, some
 from stforecast.cli import info_data
 from stforecast.cli.commands import command, say_json
 from stforecast.cli.options import JSON
 
 if TYPE_CHECKING:
     import xarray as xr
-
-ARRAYS = (".h5", ".hdf5")
-
-MOST_COLUMNS = 12
-"""Columns of an unclear table that are shown."""
 
 
 class Description(NamedTuple):
@@ -70,13 +65,17 @@ def describe(path: Path) -> Description:
     if path.is_dir():
         return _folder(path)
     if not (path.is_file() or glob.has_magic(str(path))):
-        raise InputError(f"{path}: no such file or folder; {_beside(path)}")
+        advice = f"the folder {path.parent} does not exist either; correct the path"
+        if path.parent.is_dir():
+            names = sorted(p.name for p in path.parent.iterdir())[:1000]
+            advice = f"correct the path{close_to(path.name, names)}"
+        raise InputError(f"{path}: no such file or folder; {advice}")
     if path.is_file() and path.suffix.lower() == ".nc":
         return _cube(path)
     from data_prep.readers.columns import SUFFIXES, names_table
     from data_prep.readers.exports import is_pattern
 
-    if path.suffix.lower() in ARRAYS:
+    if path.suffix.lower() in (".h5", ".hdf5"):
         return _arrays(path)
     if is_pattern(path) or names_table(path.name):
         return _table(path)
@@ -101,16 +100,6 @@ def describe_on_page(path: Path, page: Path) -> Description:
         head = info_data.cube_facts(found.about)
         write_profile(page, f"{path.name}: {found.kind}", ds, head, facts, found.next_command)
     return found
-
-
-def _beside(path: Path) -> str:
-    """Return advice for a path that does not exist: a name like it in the same folder."""
-    from data_prep.base.errors import close_to
-
-    if not path.parent.is_dir():
-        return f"the folder {path.parent} does not exist either; correct the path"
-    names = sorted(p.name for p in path.parent.iterdir())[:1000]
-    return f"correct the path{close_to(path.name, names)}"
 
 
 def _cube(path: Path) -> Description:
@@ -188,8 +177,8 @@ def _unclear(path: Path, error: InputError) -> Description:
         {"rows": f"{len(df):,}", "columns": f"{len(columns)}, with the first row:"}
     )
     lines = [f"    {name}: {value}" for name, value in columns.items()]
-    if len(lines) > MOST_COLUMNS:
-        lines[MOST_COLUMNS:] = [f"    …: {len(lines) - MOST_COLUMNS} more"]
+    if len(lines) > 12:
+        lines[12:] = [f"    …: {len(lines) - 12} more"]
     text = "\n".join([text, *lines, "", question])
     command = f"stforecast prepare table --raw {quote(str(path))} --dry-run"
     more = f"{command}, with the option named above"
@@ -199,20 +188,29 @@ def _unclear(path: Path, error: InputError) -> Description:
 def _arrays(path: Path) -> Description:
     from data_prep.readers.hdf5 import holds_frame
 
-    about = info_data.describe_arrays(path)
+    about, text = info_data.describe_arrays(path)
     name = about["data_set"]
     if not name and holds_frame(path):
         return _table(path)
-    command = f"stforecast prepare {name} --raw {quote(str(path))} --out {name}.nc" if name else ""
     kind = "raw records" if about["layout"] else "HDF5"
-    return Description(kind, about, info_data.arrays_text(about), command)
+    return Description(kind, about, text, _prepare(name, path) if name else "")
+
+
+def _prepare(name: str, raw: Path) -> str:
+    return f"stforecast prepare {name} --raw {quote(str(raw))} --out {name}.nc"
 
 
 def _folder(path: Path) -> Description:
     from data_prep.sets.dcrnn import MetrLA, PemsBay
     from stforecast.data.cubes import is_table
     from stforecast.federated.runs.run_folder import ABOUT, BEGUN, CHECKPOINTS
-    from stforecast.flower.standing import EVENTS
+    from stforecast.flower.standing import (
+        EVENTS,
+        Standing,
+        read_event_log,
+        read_results,
+        status_text,
+    )
     from stforecast.forecasting.results import is_model
 
     if (path / CHECKPOINTS).is_dir() and not ((path / BEGUN).exists() or (path / EVENTS).exists()):
@@ -222,27 +220,33 @@ def _folder(path: Path) -> Description:
         command = f"stforecast compare {quote(str(path))}"
         return Description("finished run", about, run_text(about), command)
     if is_model(path):
-        about = describe_model(path)
+        about, text = describe_model(path)
         more = " --events EVENTS.csv" if about["events"] else ""
         command = (
             f"stforecast predict {quote(str(path))} --history NEWER.nc{more} --out forecast.csv"
         )
-        return Description("model", about, model_text(about), command)
+        return Description("model", about, text, command)
     if (path / BEGUN).exists():
         about = describe_unfinished(path)
+        done = f"{about['rounds_done']} of {about['rounds']} rounds saved"
+        text = info_data.facts(
+            {"method": about["method"], "data": str(about["data"]), "state": done}
+        )
         command = f"{about['command']} --resume {quote(str(path))}"
-        return Description("unfinished run", about, unfinished_text(about), command)
-    if found := info_data.raw_days(path):
-        about = info_data.describe_days(path, *found)
-        command = f"stforecast prepare {found[0]} --raw {quote(str(path))} --out {found[0]}.nc"
-        return Description("raw records", about, info_data.days_text(about), command)
+        return Description("unfinished run", about, text, command)
+    if found := info_data.describe_days(path):
+        about, text = found
+        return Description("raw records", about, text, _prepare(about["data_set"], path))
     if folders := sorted(p.parent for p in path.rglob(ABOUT)):
         rows, damaged = describe_runs(folders, path)
         about = {"runs": rows} | ({"damaged": damaged} if damaged else {})
         command = "" if damaged else f"stforecast compare {quote(str(path))}"
         return Description("finished runs", about, runs_text(rows, damaged), command)
     if (path / EVENTS).exists():
-        return _federation(path)
+        results, standing = read_results(path), Standing.of(read_event_log(path))
+        about = {**asdict(standing), "results": results}
+        command = f"stforecast federate status {quote(str(path))}"
+        return Description("federation", about, status_text(standing), command)
     for name in (*MetrLA.records, *PemsBay.records):
         if (path / name).is_file():
             return _arrays(path / name)
@@ -254,25 +258,15 @@ def _folder(path: Path) -> Description:
     )
 
 
-def _federation(path: Path) -> Description:
-    from stforecast.flower.standing import Standing, read_event_log, read_results, status_text
-
-    results = read_results(path)
-    standing = Standing.of(read_event_log(path))
-    about = {**asdict(standing), "results": results}
-    command = f"stforecast federate status {quote(str(path))}"
-    return Description("federation", about, status_text(standing), command)
-
-
 def _node(path: Path) -> Description:
     """Describe a federation's run on one of its nodes, which may leave a model and errors."""
     from stforecast.forecasting.results import is_model
 
     kind = "a federation's run on a node"
     if is_model(path / "model"):
-        about = describe_model(path / "model")
+        about, text = describe_model(path / "model")
         command = f"stforecast federate check {quote(str(path))} --data NEWER.nc --days 2"
-        return Description(kind, about, model_text(about), command)
+        return Description(kind, about, text, command)
     files = sorted(p.name for p in path.iterdir())
     text = info_data.facts({"holds": ", ".join(files), "model": "none that forecasts"})
     return Description(kind, {"files": files}, text)
@@ -337,31 +331,21 @@ def describe_runs(
                 "method": about["method"],
                 "data": Path(str(about["data"])).stem,
                 "seed": about["seed"],
-                **_score(about),
+                **(
+                    {"accuracy": about["accuracies"][0]["accuracy"]}
+                    if about.get("accuracies")
+                    else {"mae": about.get("errors", {}).get("mae")}
+                ),
             }
         )
     return rows, damaged
-
-
-def _score(about: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return the error of a forecast, or the first accuracy of an image run."""
-    if accuracies := about.get("accuracies"):
-        return {"accuracy": accuracies[0]["accuracy"]}
-    return {"mae": about.get("errors", {}).get("mae")}
 
 
 def runs_text(rows: Sequence[Mapping[str, Any]], damaged: Mapping[str, str]) -> str:
     """Return the runs of a folder as a table, and the errors of damaged ones."""
     from tabulate import tabulate
 
-    numbers = ("mae", "accuracy")
-    shown = [
-        {
-            name: f"{value:.4f}" if name in numbers and value is not None else value
-            for name, value in row.items()
-        }
-        for row in rows
-    ]
+    shown = [{n: f"{v:.4f}" if isinstance(v, float) else v for n, v in r.items()} for r in rows]
     table = tabulate(shown, headers="keys", disable_numparse=True, missingval="-")
     problems = "\n".join(f"  damaged: {problem}" for problem in damaged.values())
     return "\n\n".join(filter(None, [table, problems]))
@@ -386,14 +370,8 @@ def describe_unfinished(folder: Path) -> dict[str, Any]:
     }
 
 
-def unfinished_text(about: Mapping[str, Any]) -> str:
-    """Return the description of an unfinished run as text."""
-    done = f"{about['rounds_done']} of {about['rounds']} rounds saved"
-    return info_data.facts({"method": about["method"], "data": str(about["data"]), "state": done})
-
-
-def describe_model(folder: Path) -> dict[str, Any]:
-    """Describe a saved forecaster without loading its arrays.
+def describe_model(folder: Path) -> tuple[dict[str, Any], str]:
+    """Describe a saved forecaster without loading its arrays, for scripts and in words.
 
     `model` is None for a reference forecaster. `time_zone` is empty or "local" for times without
     one. Its windows read `inputs`, `static` and `events`.
@@ -409,7 +387,7 @@ def describe_model(folder: Path) -> dict[str, Any]:
     with restoring(folder):
         config = resolve(**about["settings"])
         saved = datetime.datetime.fromtimestamp(file.stat().st_mtime).astimezone()
-        return {
+        about = {
             "method": config.method,
             "model": config.run.model if config.federated else None,
             "seed": config.run.seed,
@@ -427,16 +405,18 @@ def describe_model(folder: Path) -> dict[str, Any]:
             "static": list(config.window.columns),
             "events": list(config.window.kinds),
         }
-
-
-def model_text(about: Mapping[str, Any]) -> str:
-    """Return the description of a saved forecaster as text."""
     units = "" if about["units"] == "1" else f" in {about['units']}"
     model = f" of {about['model']}" if about["model"] else ""
     trained = about["trained_on"]
     span = f", {trained['first'][:16]} to {trained['last'][:16]}" if "first" in trained else ""
     known, step = counted(about["cells"], "cell"), info_data.step_text(about["step_minutes"])
-    return info_data.facts(
+    # What a history must hold besides the service itself, or what must come with it.
+    needed = {
+        "the services": about["inputs"],
+        "the columns": about["static"],
+        "a table of events of the kinds": about["events"],
+    }
+    return about, info_data.facts(
         {
             "method": f"{about['method']}{model}, seed {about['seed']}",
             "forecasts": f"{about['service']}{units}",
@@ -446,17 +426,7 @@ def model_text(about: Mapping[str, Any]) -> str:
             + (", …" if about["cells"] > len(about["first_cells"]) else "")
             + ("; adapted to some that it was not trained on" if about["adapted"] else ""),
             "trained on": f"{trained['data']}{span}" if trained else "not noted",
-            "reads": _reads(about),
+            "reads": "; ".join(f"{n} {', '.join(names)}" for n, names in needed.items() if names),
             "saved": about["saved"],
         }
     )
-
-
-def _reads(about: Mapping[str, Any]) -> str:
-    """Say what besides the service itself a history must hold, or must come with it."""
-    parts = {
-        "the services": about["inputs"],
-        "the columns": about["static"],
-        "a table of events of the kinds": about["events"],
-    }
-    return "; ".join(f"{what} {', '.join(names)}" for what, names in parts.items() if names)

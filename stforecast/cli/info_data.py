@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,20 +13,13 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
-LABEL = 11
-"""Width of the labels before the facts."""
-
-ROWS, COLUMNS = 5, 6
-"""Number of rows and cells of a preview."""
-
-
 def facts(labelled: Mapping[str, str]) -> str:
     """Return labelled facts, one on each line; empty ones are left out.
 
     >>> print(facts({"cells": "25", "roads": ""}))
       cells      25
     """
-    return "\n".join(f"  {label:{LABEL}}{text}" for label, text in labelled.items() if text)
+    return "\n".join(f"  {label:11}{text}" for label, text in labelled.items() if text)
 
 
 def cube_text(about: Mapping[str, Any]) -> str:
@@ -38,24 +31,25 @@ def cube_text(about: Mapping[str, Any]) -> str:
 
 def cube_facts(about: Mapping[str, Any]) -> dict[str, str]:
     """Return what a cube is, in words."""
+    names = ", ".join(map(str, about["first_cells"]))
+    names += ", …" if about["cells"] > len(about["first_cells"]) else ""
+    known = " and ".join(what for what in ("places", "roads") if about[what])
+    sums = about["checksums"]
+    files = "".join(f"{name} {checksum[:23]}…" for name, checksum in [*sums.items()][:1])
     return {
         "title": about["title"],
         "period": period(about),
         "steps": f"{counted(about['steps'], 'step')} of {step_text(about['step_minutes'])}",
-        "cells": _cells(about),
+        "cells": f"{about['cells']}: {names}" + (f"; {known} known" if known else ""),
         "source": f"{about['source']}; licence: {about['license']}",
-        "files": _checksums(about["checksums"]),
+        "files": f"{len(sums)}, such as {files}" if len(sums) > 1 else files,
     }
 
 
 def profile_text(profiles: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the results of `data_prep.description.profile` by service as text."""
-    return "\n".join(filter(None, map(_one_profile, profiles, profiles.values())))
-
-
-def _one_profile(name: str, found: Mapping[str, Any]) -> str:
-    parts = profile_facts(found)
-    return f"{name}\n{facts(parts)}" if any(parts.values()) else ""
+    texts = {name: facts(profile_facts(found)) for name, found in profiles.items()}
+    return "\n".join(f"{name}\n{text}" for name, text in texts.items() if text)
 
 
 def profile_facts(found: Mapping[str, Any]) -> dict[str, str]:
@@ -102,12 +96,13 @@ def preview(ds: xr.Dataset) -> str:
     from data_prep.cube import local_time, observed, services_of
 
     tables = []
-    cells = [str(cell) for cell in ds.indexes["cell"][:COLUMNS]]
+    n_rows, n_cells = 5, 6
+    cells = [str(cell) for cell in ds.indexes["cell"][:n_cells]]
     more = ds.sizes["cell"] - len(cells)
     heads = [*cells, *([f"… {more} more"] if more > 0 else [])]
-    times = local_time(ds)[:ROWS].strftime("%Y-%m-%d %H:%M")
+    times = local_time(ds)[:n_rows].strftime("%Y-%m-%d %H:%M")
     for name in services_of(ds):
-        values = observed(ds, name)[:ROWS, :COLUMNS].to_numpy()
+        values = observed(ds, name)[:n_rows, :n_cells].to_numpy()
         rows = [
             [time, *(f"{v:g}" if v == v else "missing" for v in row), *([""] if more > 0 else [])]
             for time, row in zip(times, values, strict=True)
@@ -148,21 +143,6 @@ def period(about: Mapping[str, Any]) -> str:
     return f"{about['first'][:16]} to {about['last'][:16]} ({clock})"
 
 
-def _cells(about: Mapping[str, Any]) -> str:
-    names = ", ".join(map(str, about["first_cells"]))
-    more = ", …" if about["cells"] > len(about["first_cells"]) else ""
-    known = [what for what in ("places", "roads") if about[what]]
-    return f"{about['cells']}: {names}{more}" + (f"; {' and '.join(known)} known" if known else "")
-
-
-def _checksums(checksums: Mapping[str, str]) -> str:
-    if not checksums:
-        return ""
-    name, checksum = next(iter(checksums.items()))
-    text = f"{name} {checksum[:23]}…"
-    return text if len(checksums) == 1 else f"{len(checksums)}, such as {text}"
-
-
 def _services(services: Mapping[str, Mapping[str, Any]]) -> str:
     from tabulate import tabulate
 
@@ -198,40 +178,29 @@ def _notes(services: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-DAYS = {"milan": "sms-call-internet-mi-", "trentino": "sms-call-internet-tn-"}
-"""Beginning of the names of raw days, by data set."""
-
-
 SENSORS = {"207": "metr-la", "325": "pems-bay", "8600": "largest"}
 """Data sets that are published as a table of pandas, by the number of its columns."""
 
-LAYOUTS = {
-    "pandas": "a table that pandas saved, a column for each sensor",
-    "fedda": "layout of FedDA's files",
-    None: "no known layout",
-}
 
-
-def raw_days(folder: Path) -> tuple[str, list[Path]] | None:
-    """Return the data set and the files of raw days in a folder; None without any."""
-    for name, prefix in DAYS.items():
-        if files := sorted(p for p in folder.glob(f"{prefix}*") if p.is_file()):
-            return name, files
-    return None
-
-
-def describe_days(folder: Path, name: str, files: Sequence[Path]) -> dict[str, Any]:
-    """Describe a folder of raw days by its names; the records are not read."""
+def describe_days(folder: Path) -> tuple[dict[str, Any], str] | None:
+    """Describe a folder of raw days by its names, for scripts and in words; None without any."""
     import datetime
 
     from data_prep.city.simulate import read_marker
 
+    days = {
+        name: sorted(p for p in folder.glob(f"sms-call-internet-{place}-*") if p.is_file())
+        for name, place in {"milan": "mi", "trentino": "tn"}.items()
+    }
+    name = next((name for name, files in days.items() if files), "")
+    if not (files := days.get(name, [])):
+        return None
     found = [re.search(r"(\d{4}-\d{2}-\d{2})\.", p.name) for p in files]
     dates = sorted({datetime.date.fromisoformat(match[1]) for match in found if match})
     span = (dates[-1] - dates[0]).days + 1 if dates else 0
     whole = {dates[0] + datetime.timedelta(days=i) for i in range(span)}
     simulation = read_marker(folder)
-    return {
+    about: dict[str, Any] = {
         "data_set": name,
         "files": len(files),
         "bytes": sum(p.stat().st_size for p in files),
@@ -240,13 +209,9 @@ def describe_days(folder: Path, name: str, files: Sequence[Path]) -> dict[str, A
         "missing": [str(day) for day in sorted(whole - set(dates))],
         "simulated": simulation.source if simulation else None,
     }
-
-
-def days_text(about: Mapping[str, Any]) -> str:
-    """Return the description of raw days as text."""
-    return facts(
+    return about, facts(
         {
-            "records": f"raw days of {about['data_set']}, Telecom Italia's layout",
+            "records": f"raw days of {name}, Telecom Italia's layout",
             "files": f"{about['files']}, {about['bytes'] / 1e6:,.1f} MB",
             "days": f"{about['first']} to {about['last']}",
             "missing": some(about["missing"], 5),
@@ -255,7 +220,7 @@ def days_text(about: Mapping[str, Any]) -> str:
     )
 
 
-def describe_arrays(path: Path) -> dict[str, Any]:
+def describe_arrays(path: Path) -> tuple[dict[str, Any], str]:
     """Describe the arrays of an HDF5 file, and the data set that is published so.
 
     Of a table of pandas that is the data set with as many columns, if any.
@@ -273,28 +238,19 @@ def describe_arrays(path: Path) -> dict[str, Any]:
                 arrays[name] = f"{shape} {item.dtype}"
 
         file.visititems(add)
-    about = {"bytes": path.stat().st_size, "arrays": arrays}
-    if {"idx", "cell"} <= set(arrays):
-        return {"layout": "fedda", "data_set": "fedda-h5", **about}
+    size = path.stat().st_size
+    layout, data_set, guess, words = None, None, "", "no known layout"
     table = next((text for name, text in arrays.items() if name.endswith("block0_values")), None)
-    if table is None:
-        return {"layout": None, "data_set": None, **about}
-    columns = re.search(r"× (\d+) ", table)
-    return {"layout": "pandas", "data_set": SENSORS.get(columns[1] if columns else ""), **about}
-
-
-def arrays_text(about: Mapping[str, Any]) -> str:
-    """Return the description of an HDF5 file as text."""
-    lines = {
-        "records": f"HDF5, {LAYOUTS[about['layout']]}",
-        "data set": _guess(about["data_set"]) if about["layout"] == "pandas" else "",
-        "size": f"{about['bytes'] / 1e6:,.1f} MB",
-    }
-    return "\n".join([facts(lines), *(f"    {n}: {s}" for n, s in about["arrays"].items())])
-
-
-def _guess(data_set: str | None) -> str:
-    """Say which data set a table of pandas may be."""
-    if data_set is None:
-        return f"not known; {', '.join(SENSORS.values())} are published so: stforecast prepare NAME"
-    return f"{data_set}, by the number of columns; another set may have as many"
+    if {"idx", "cell"} <= set(arrays):
+        layout, data_set, words = "fedda", "fedda-h5", "layout of FedDA's files"
+    elif table is not None:
+        layout, words = "pandas", "a table that pandas saved, a column for each sensor"
+        columns = re.search(r"× (\d+) ", table)
+        data_set = SENSORS.get(columns[1] if columns else "")
+        guess = f"{data_set}, by the number of columns; another set may have as many"
+        if data_set is None:
+            names = ", ".join(SENSORS.values())
+            guess = f"not known; {names} are published so: stforecast prepare NAME"
+    about = {"layout": layout, "data_set": data_set, "bytes": size, "arrays": arrays}
+    lines = {"records": f"HDF5, {words}", "data set": guess, "size": f"{size / 1e6:,.1f} MB"}
+    return about, "\n".join([facts(lines), *(f"    {n}: {s}" for n, s in arrays.items())])

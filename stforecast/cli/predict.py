@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -40,15 +39,7 @@ STYLE = click.Option(
 )
 
 
-SIGN = click.Option(
-    ["--non-negative/--any-sign"],
-    default=None,
-    help="Whether to replace forecasts and bounds below 0 by 0; by default if the training data "
-    "have no value below 0, as with counts, traffic and speeds.",
-)
-
-
-@command(EVENTS, SIGN, *LIMITS, STYLE, JSON, flags={"plan_file": "plan"})
+@command(EVENTS, *LIMITS, STYLE, JSON, flags={"plan_file": "plan"})
 def predict(
     run: Path,
     *,
@@ -57,7 +48,6 @@ def predict(
     events: Path | None,
     steps: int | None = None,
     clock: Literal["local", "utc"] = "local",
-    non_negative: bool | None,
     lower_limit: float | None,
     upper_limit: float | None,
     threshold: str | None = None,
@@ -97,8 +87,6 @@ def predict(
     forecaster = Forecaster.load(run)
     series = forecaster.read(history, events)
     say_unused(threshold, limit, series.cells)
-    if lower_limit is None and non_negative is not None:
-        lower_limit = 0.0 if non_negative else -math.inf
     given = (lower_limit, upper_limit)
     limits = Limits(*(k if g is None else g for k, g in zip(forecaster.limits, given, strict=True)))
     paths = None if limit is None else tested_paths(run)

@@ -90,7 +90,7 @@ def check_allowed(run: FederationSettings, node_config: Mapping[str, Any]) -> No
             Words("ask the server's owner for {secure_aggregation} of federate, or leave out "),
             Words("{require_secure_aggregation}"),
         )
-    check_node(run, bool(node_config.get(ALLOW)))
+    check_node(run, allowed=bool(node_config.get(ALLOW)))
 
 
 class FlowerNode:
@@ -112,7 +112,7 @@ class FlowerNode:
             before,
             run.secure,
             earlier,
-            fewest_of_sums(run, self.allowed),
+            fewest_of_sums(run, allowed=self.allowed),
             self.own.refit_trainer,
             self.own.select,
         )
@@ -126,7 +126,8 @@ class FlowerNode:
         task = message.about.get("task")
         if task == "join":
             clients = self.own.trainer.train_data
-            warn_owner(self.run, clients.cells_of(torch.arange(len(clients))), self.allowed)
+            n_cells = clients.cells_of(torch.arange(len(clients)))
+            warn_owner(self.run, n_cells, allowed=self.allowed)
             return self.node.join(message.about.get("refit", ""))
         if task == "round":
             return self.node.round(message)
@@ -147,11 +148,11 @@ class FlowerNode:
             )
         log.info("the run has ended; %s holds metrics.csv and model/", self.folder)
         metrics = self.run.metrics
-        return self.node.report(message, errors, targets, has_best, metrics)
+        return self.node.report(message, errors, targets, has_best=has_best, metrics=metrics)
 
 
 def in_sum(run: FederationSettings, place: Place, message: Message) -> Message:
     """Return a node's answer to a message of a secure sum, for which it reads no data."""
     assert run.secure
-    fewest = fewest_of_sums(run, place.allow_disclosure)
+    fewest = fewest_of_sums(run, allowed=place.allow_disclosure)
     return masker_beside(place.out / STATE, place.first, run.secure, fewest).answer(message)

@@ -77,9 +77,9 @@ def test_divergence_is_that_of_scipy(scale, width):
 
 def test_divergence_in_blocks(monkeypatch):
     p, q = randn(3, 100), randn(4, 100, seed=1)
-    monkeypatch.setattr(module, "IN_CACHE", 500)
-    monkeypatch.setattr(module, "IN_MEMORY", 2000)
-    monkeypatch.setattr(module, "BLOCK", 2)
+    monkeypatch.setattr(module._Separation, "in_cache", 500)
+    monkeypatch.setattr(module._Separation, "in_memory", 2000)
+    monkeypatch.setattr(module._Separation, "block", 2)
     np.testing.assert_allclose(jensen_shannon(p, q), scipys(p, q), rtol=1e-9, atol=2e-10)
     np.testing.assert_allclose(jensen_shannon(p), scipys(p, p), rtol=1e-9, atol=2e-10)
 

@@ -114,6 +114,7 @@ def batches(
     data: ClientData,
     batch_size: int,
     generators: Sequence[torch.Generator] | None = None,
+    *,
     drop_last: bool = True,
 ) -> Iterator[Batch]:
     """Yield the batches of one epoch for clients of equal size.

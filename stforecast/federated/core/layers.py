@@ -289,14 +289,14 @@ def _steps(layers: list[nn.Module]) -> list[Step] | None:
     start = next((i for i, m in enumerate(layers) if not getattr(m, "any_shape", False)), 0)
     if not layers or not isinstance(layers[start], nn.Conv2d):
         return None
-    steps: list[Step] = [*layers[:start], _channels_behind]
+    steps: list[Step] = [*layers[:start], lambda x: x.movedim(2, -1)]
     flat, pooled = False, False
     for layer, after in zip(layers[start:], [*layers[start + 1 :], None], strict=True):
         if pooled:
             pooled = False
             continue
-        pooled = isinstance(layer, nn.ReLU) and _halves(after) and not flat
-        step = relu_pool if pooled else _step(layer, flat)
+        pooled = isinstance(layer, nn.ReLU) and repr(after) == _HALVES and not flat
+        step = relu_pool if pooled else _step(layer, flat=flat)
         if step is None:
             return None
         steps.append(step)
@@ -304,32 +304,28 @@ def _steps(layers: list[nn.Module]) -> list[Step] | None:
     return steps if flat else [*steps, _channels_first]
 
 
-def _step(layer: nn.Module, flat: bool) -> Step | None:
+_HALVES = repr(nn.MaxPool2d(2))
+
+
+def _step(layer: nn.Module, *, flat: bool) -> Step | None:
     """Return the function of a layer on images, or on vectors if they are flat already."""
     if isinstance(layer, nn.ReLU):
         return F.relu
     if flat:
         return partial(_linear, layer) if isinstance(layer, nn.Linear) else None
     if isinstance(layer, nn.Conv2d):
-        return partial(_convolution, layer) if _is_plain(layer) else None
+        side, padding = layer.kernel_size[0], layer.padding
+        plain = layer.kernel_size == (side, side) and padding in [(n, n) for n in range(side)]
+        plain = plain and layer.stride == layer.dilation == (1, 1) and layer.groups == 1
+        plain = plain and layer.padding_mode == "zeros"
+        return partial(_convolution, layer) if plain else None
     if isinstance(layer, nn.BatchNorm2d):
         kept = layer.track_running_stats and layer.momentum is not None
         return partial(_batch_norm, layer) if kept else None
     if isinstance(layer, nn.GroupNorm):
         return partial(_group_norm, layer)
     whole = isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) == (1, -1)
-    return _flatten if whole else None
-
-
-def _is_plain(layer: nn.Conv2d) -> bool:
-    side, padding = layer.kernel_size[0], layer.padding
-    square = layer.kernel_size == (side, side) and padding in [(n, n) for n in range(side)]
-    ones = layer.stride == layer.dilation == (1, 1) and layer.groups == 1
-    return square and ones and layer.padding_mode == "zeros"
-
-
-def _halves(layer: nn.Module | None) -> bool:
-    return isinstance(layer, nn.MaxPool2d) and repr(layer) == repr(nn.MaxPool2d(2))
+    return (lambda x: _channels_first(x).flatten(2)) if whole else None
 
 
 def _convolution(layer: nn.Conv2d, x: Tensor) -> Tensor:
@@ -360,10 +356,6 @@ class _Product(Function):
         return d_x, torch.bmm(grad.mT, x)
 
 
-def _flatten(x: Tensor) -> Tensor:
-    return _channels_first(x).flatten(2)
-
-
 def _batch_norm(layer: nn.BatchNorm2d, x: Tensor) -> Tensor:
     if layer.training and layer.num_batches_tracked is not None:
         layer.num_batches_tracked.add_(1)
@@ -387,10 +379,6 @@ def _rows(clients: int, *tensors: Tensor | None) -> list[tuple[Any, ...]]:
 
 def _channels_first(x: Tensor) -> Tensor:
     return x.movedim(-1, 2)
-
-
-def _channels_behind(x: Tensor) -> Tensor:
-    return x.movedim(2, -1)
 
 
 def _channels_last(images: Sequence[Tensor]) -> Tensor:

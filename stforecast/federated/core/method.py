@@ -260,15 +260,12 @@ def initial_state(
 COHORT = 16
 """Default number of clients that predict together."""
 
-Way = Literal["own", "averaged"]
-"""Which model of a client predicts if its method averages models: `own` is the client's model after
-its latest local training; in `averaged`, the averaged parts of that model are the server's."""
-
 ROWS_ON_CPU = 128
 """Samples of a client predicted at once on a CPU: activations then stay in cache."""
 
-ROWS_ON_GPU = 4096
-"""The same on a GPU, which needs large products."""
+Way = Literal["own", "averaged"]
+"""Which model of a client predicts if its method averages models: `own` is the client's model after
+its latest local training; in `averaged`, the averaged parts of that model are the server's."""
 
 
 @torch.no_grad()
@@ -307,7 +304,7 @@ def predictions_of(
     method.population.train(False)
     clients = state.clients
     on_cpu = all(t.device.type == "cpu" for t in data.tensors.values())
-    at_once = ROWS_ON_CPU if on_cpu else ROWS_ON_GPU
+    at_once = ROWS_ON_CPU if on_cpu else 4096  # A GPU needs large products.
     own = take({**clients.params, **clients.buffers, **clients.memory}, ids)
     payload = method.broadcast(state.server, state.participants(ids))
     averaged = payload.keys() & (clients.params.keys() | clients.buffers.keys())

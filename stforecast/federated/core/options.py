@@ -63,14 +63,6 @@ class ReadIf:
     holds: Callable[[Mapping[str, Any]], bool]
 
 
-CONVERSIONS = ConfigDict(allow_inf_nan=False, coerce_numbers_to_str=True)
-"""Rules of conversion: a number in a file, as in `extra_lags = 168`, may be given for text."""
-
-TOO_LOW = {"greater_than", "greater_than_equal", "finite_number"}
-TOO_HIGH = {"less_than", "less_than_equal"}
-"""Pydantic's names of range errors."""
-
-
 Grid = Mapping[str, Sequence[Any]]
 """Values to try by the name of their setting."""
 
@@ -120,8 +112,12 @@ def type_hints(options: type) -> dict[str, Any]:
 
 @functools.cache
 def _adapter(hint: Any) -> TypeAdapter[Any]:
-    """Return a cached validator; making one takes about a millisecond."""
-    return TypeAdapter(hint, config=CONVERSIONS)
+    """Return a cached validator; making one takes about a millisecond.
+
+    A number in a file, as in `extra_lags = 168`, may be given for text.
+    """
+    rules = ConfigDict(allow_inf_nan=False, coerce_numbers_to_str=True)
+    return TypeAdapter(hint, config=rules)
 
 
 def unmet(options: Collection[type], settings: Mapping[str, Any]) -> dict[str, str]:
@@ -167,7 +163,11 @@ def is_switch(hint: Any) -> bool:
 
 
 def _convert(name: str, hint: Any, value: Any) -> Any:
-    _check_switch(name, value, is_switch(hint))
+    # Pydantic would convert true and false to 1 and 0, and these to a switch.
+    if is_switch(hint) and isinstance(value, (int, float)) and not isinstance(value, bool):
+        raise InputError(f"{name} is {value}; it must be true or false")
+    if not is_switch(hint) and isinstance(value, (bool, np.bool_)):
+        raise InputError(f"{name} is {str(value).lower()}; give a value, since it is not a switch")
     if isinstance(value, int) and value > LARGEST:
         shown = f"{float(min(value, 10**300)):.4g}"  # A float holds no more than 308 digits.
         raise InputError(f"{name} is {shown}; it must be at most {LARGEST}")
@@ -177,21 +177,14 @@ def _convert(name: str, hint: Any, value: Any) -> Any:
         raise InputError(f"{name} is {_describe_error(hint, value, e.errors()[0])}") from e
 
 
-def _check_switch(name: str, value: Any, is_switch: bool) -> None:
-    """Refuse what pydantic would convert: true and false to 1 and 0, or these to a switch."""
-    if is_switch and isinstance(value, (int, float)) and not isinstance(value, bool):
-        raise InputError(f"{name} is {value}; it must be true or false")
-    if not is_switch and isinstance(value, (bool, np.bool_)):
-        raise InputError(f"{name} is {str(value).lower()}; give a value, since it is not a switch")
-
-
 def _describe_error(hint: Any, value: Any, error: ErrorDetails) -> str:
     """Describe the value and what is wrong with it."""
     if error["type"] == "literal_error":
         choices = error["ctx"]["expected"].replace("'", "")
         return f"{value!r}; choose {choices}"
-    if error["type"] in TOO_LOW | TOO_HIGH:
-        return f"{value!s:.200}; it must be {range_of(hint).wanted(error['type'] in TOO_HIGH)}"
+    too_high = error["type"] in ("less_than", "less_than_equal")
+    if too_high or error["type"] in ("greater_than", "greater_than_equal", "finite_number"):
+        return f"{value!s:.200}; it must be {range_of(hint).wanted(too_high=too_high)}"
     if hint == Device:
         return f"{value!r}; choose auto, cpu or cuda"
     return f"{value!r}: {error['msg']}"
@@ -207,10 +200,10 @@ class Range:
     high: float | None = None
     below: bool = False
 
-    def wanted(self, too_high: bool) -> str:
+    def wanted(self, *, too_high: bool) -> str:
         """Describe the range, or the violated bound if the range is no share, in words.
 
-        >>> range_of(Share).wanted(True), range_of(Width).wanted(True)
+        >>> range_of(Share).wanted(too_high=True), range_of(Width).wanted(too_high=True)
         ('in [0, 1]', 'at most 8192')
         """
         if self.low is not None and self.high is not None and not self.whole:
@@ -283,7 +276,10 @@ def distribute(
     """
     section_of = sections_of(owner, types)
     if unknown := settings.keys() - section_of.keys():
-        raise _unknown(f"option of {owner}", min(unknown), section_of)
+        kind, name = f"option of {owner}", min(unknown)
+        if close := difflib.get_close_matches(name, section_of, cutoff=0.65):
+            raise InputError(f"unknown {kind} {name!r}; did you mean {' or '.join(close)}?")
+        raise choose(kind, name, section_of)
     chosen: dict[str, dict[str, Any]] = {section: {} for section in types}
     for name, value in settings.items():
         chosen[section_of[name]][name] = value
@@ -294,13 +290,6 @@ def distribute(
 def flatten(*parts: Any) -> dict[str, Any]:
     """Return the fields of dataclass instances under their flat names."""
     return {name: value for part in parts for name, value in dataclasses.asdict(part).items()}
-
-
-def _unknown(kind: str, name: str, valid: Iterable[str]) -> InputError:
-    """Return an error that suggests similar names, or lists all."""
-    if close := difflib.get_close_matches(name, list(valid), cutoff=0.65):
-        return InputError(f"unknown {kind} {name!r}; did you mean {' or '.join(close)}?")
-    return choose(kind, name, valid)
 
 
 C = TypeVar("C")

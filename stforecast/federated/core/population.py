@@ -12,7 +12,7 @@ separate prefix in the state of the clients or of the server.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -125,7 +125,13 @@ class Population:
         self._looped = tuple(
             f"{name}." for name, m in self.model.named_modules() if isinstance(m, PerClient)
         )
-        self._refuse_unstacked()
+        for name, module in self.model.named_modules():
+            held = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+            if held and not isinstance(module, Stacked) and not name.startswith(self._looped):
+                raise InputError(
+                    f"{name} ({type(module).__name__}) has no client axis; put it in PerClient(…) "
+                    "or derive it from stforecast.federated.core.layers.Stacked"
+                )
         self._slots = {part: _slots(self.model, f"{part}.") for part in ("encoder", "head")}
         self._parameters = self._stackable(dict(self.model.named_parameters()))
         self._buffers = self._stackable(dict(self.model.named_buffers()))
@@ -133,15 +139,6 @@ class Population:
         self.names = (*self._parameters, *self._buffers)
         self.common = tuple(n for n in self.names if not n.startswith(self.model.own))
         self._dropouts = [m for m in self.model.modules() if isinstance(m, ClientDropout)]
-
-    def _refuse_unstacked(self) -> None:
-        for name, module in self.model.named_modules():
-            own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-            if own and not isinstance(module, Stacked) and not name.startswith(self._looped):
-                raise InputError(
-                    f"{name} ({type(module).__name__}) has no client axis; put it in PerClient(…) "
-                    "or derive it from stforecast.federated.core.layers.Stacked"
-                )
 
     def _stackable(self, tensors: Mapping[str, Tensor]) -> Params:
         return {
@@ -207,11 +204,9 @@ class Population:
         """The first layer that drops units, which has all clients' generators; None without one."""
         return self._dropouts[0] if self._dropouts else None
 
-    @contextmanager
-    def drawing(self, generators: Sequence[torch.Generator]) -> Iterator[None]:
+    def drawing(self, generators: Sequence[torch.Generator]) -> AbstractContextManager[None]:
         """Draw each training client's dropout from its own generator within the context."""
-        with _drawing(self._dropouts, generators):
-            yield
+        return _drawing(self._dropouts, generators)
 
     @contextmanager
     def repeating(self) -> Iterator[None]:

@@ -92,19 +92,6 @@ def means_of_last_epoch(cohort: Cohort) -> PrototypeMeans:
 ACCURACY = 1e-10
 """Error of the series in `jensen_shannon`; smaller divergences count as 0."""
 
-MOST_TERMS = 128
-"""Largest number of Chebyshev terms for which the series is faster."""
-
-IN_CACHE = 2**18
-"""Values of a temporary that should stay in cache: 2 MB in double precision."""
-
-IN_MEMORY = 2**22
-"""Values of one side's features in memory at a time: 32 MB."""
-
-BLOCK, BLOCKS = 64, 8
-"""Smallest number of rows and largest number of blocks in which a symmetric product is computed;
-each block ends at the diagonal."""
-
 
 def jensen_shannon(p: Tensor, q: Tensor | None = None) -> Tensor:
     """Return the Jensen–Shannon divergence in nats of all pairs of softmax distributions.
@@ -130,11 +117,13 @@ def jensen_shannon(p: Tensor, q: Tensor | None = None) -> Tensor:
     if not len(u) or not len(v):
         return u.new_zeros(len(u), len(v))
     low, high = min(float(u.min()), float(v.min())), max(float(u.max()), float(v.max()))
-    terms = _terms(high - low)
-    if terms > MOST_TERMS:
+    # Chebyshev terms for `ACCURACY`: g's singularities in u lie at v ± iπ.
+    reach = 2 * math.pi / max(high - low, 1e-3)
+    terms = -math.log(ACCURACY) / math.asinh(reach) if math.isfinite(high - low) else math.inf
+    if terms > 126:  # The series would be slower.
         mixture = torch.stack([_entropy(torch.logaddexp(row, v) - math.log(2)) for row in u])
     else:
-        mixture = -_Separation(low, high, terms, u.device).sums(u, v)
+        mixture = -_Separation(low, high, math.ceil(terms) + 2, u.device).sums(u, v)
     of_u = _entropy(u)
     of_v = of_u if v is u else _entropy(v)
     divergence = mixture - (of_u[:, None] + of_v) / 2
@@ -146,16 +135,15 @@ def _entropy(log_p: Tensor) -> Tensor:
     return -(log_p.exp() * log_p.clamp(min=torch.finfo(log_p.dtype).min)).sum(-1)
 
 
-def _terms(width: float) -> int:
-    """Return the Chebyshev terms for `ACCURACY`; g's singularities in u lie at v ± iπ."""
-    if not math.isfinite(width):
-        return MOST_TERMS + 1
-    reach = 2 * math.pi / max(width, 1e-3)
-    return math.ceil(-math.log(ACCURACY) / math.asinh(reach)) + 2
-
-
 class _Separation:
     """`g(u, v) = Σᵣ ± fᵣ(u) fᵣ(v)` on a square: a Chebyshev series in both, diagonalised."""
+
+    in_cache = 2**18
+    """Values of a temporary that should stay in cache: 2 MB in double precision."""
+    in_memory = 2**22
+    """Values of one side's features in memory at a time: 32 MB."""
+    block = 64
+    """Smallest number of rows of the blocks in which a symmetric product is computed."""
 
     def __init__(self, low: float, high: float, terms: int, device: torch.device) -> None:
         self._middle = (low + high) / 2
@@ -174,20 +162,27 @@ class _Separation:
     def sums(self, u: Tensor, v: Tensor) -> Tensor:
         """Return Σ g(u, v) over the last axis of `(n, d)` and `(m, d)`, for all pairs: `(n, m)`."""
         total, rank = u.new_zeros(len(u), len(v)), len(self._combine)
-        width = max(1, IN_MEMORY // (rank * max(len(u), len(v))))
+        width = max(1, self.in_memory // (rank * max(len(u), len(v))))
         for some_u, some_v in zip(u.split(width, dim=1), v.split(width, dim=1), strict=True):
             of_u = self._features(some_u)
             of_v = of_u if v is u else self._features(some_v)
             for part, sign in ((slice(self._negative), -1), (slice(self._negative, None), 1)):
                 ours, theirs = (f[:, part].flatten(1) for f in (of_u, of_v))
-                _add_products(total, ours, theirs, sign, half=v is u)
+                # Of a symmetric product, blocks of rows up to the diagonal.
+                rows = max(self.block, math.ceil(len(u) / 8)) if v is u else len(u)
+                for start in range(0, len(u), rows):
+                    end = start + rows
+                    columns = end if v is u else len(v)
+                    total[start:end, :columns].addmm_(
+                        ours[start:end], theirs[:columns].mT, alpha=sign
+                    )
         return total.tril() + total.tril(-1).mT if v is u else total
 
     def _features(self, u: Tensor) -> Tensor:
         """Return the features `(n, rank, d)` of each value of `(n, d)`."""
         (rank, terms), (n, width) = self._combine.shape, u.shape
         found = u.new_empty(n, rank, width)
-        rows = max(1, IN_CACHE // (terms * width))
+        rows = max(1, self.in_cache // (terms * width))
         room = u.new_empty(rows, terms, width)
         for some, out in zip(u.split(rows), found.split(rows), strict=True):
             polynomials = room[: len(some)]
@@ -200,15 +195,6 @@ class _Separation:
                 before, last = last, polynomial
             torch.matmul(self._combine, polynomials, out=out)
         return found
-
-
-def _add_products(total: Tensor, a: Tensor, b: Tensor, sign: int, half: bool) -> None:
-    """Add `sign * a @ b.mT` to `total`; with `half`, at least its part up to the diagonal."""
-    rows = max(BLOCK, math.ceil(len(a) / BLOCKS)) if half else len(a)
-    for start in range(0, len(a), rows):
-        end = start + rows
-        columns = end if half else len(b)
-        total[start:end, :columns].addmm_(a[start:end], b[:columns].mT, alpha=sign)
 
 
 def weighted_prototypes(prototypes: Tensor, weights: Tensor) -> Tensor:

@@ -304,7 +304,7 @@ class Cohort:
         shuffled = self.generators if training.shuffle else None
         for epoch in range(training.epochs if epochs is None else epochs):
             self.epoch, data = epoch, prepare(self) if prepare else self.data
-            for batch in batches(data, training.batch_size, shuffled, training.drop_last):
+            for batch in batches(data, training.batch_size, shuffled, drop_last=training.drop_last):
                 yield augment(batch, self.generators) if augment else batch
 
     @contextmanager

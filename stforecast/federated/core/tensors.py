@@ -182,16 +182,12 @@ def without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tens
     return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
 
 
-SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Widths of the kernels of `mmd` over the mean squared distance."""
-
-
 def mmd(x: Tensor, y: Tensor, widths: Sequence[float] = ()) -> Tensor:
     """Return the squared maximum mean discrepancy of two samples with a sum of Gaussian kernels.
 
-    A kernel is exp(-distance² / width); by default the widths are `SCALES` times the mean squared
-    distance between all points. The samples are `(clients, n, d)`; the result `(clients,)` is 0
-    where they are the same.
+    A kernel is exp(-distance² / width); by default the widths are ¼, ½, 1, 2 and 4 times the
+    mean squared distance between all points. The samples are `(clients, n, d)`; the result
+    `(clients,)` is 0 where they are the same.
     """
     n = x.shape[1]
     points = torch.cat([x, y], dim=1)
@@ -201,7 +197,9 @@ def mmd(x: Tensor, y: Tensor, widths: Sequence[float] = ()) -> Tensor:
     if not widths:
         mean = distance.detach().sum((1, 2), keepdim=True) / (2 * n * (2 * n - 1))
         distance = distance / mean.clamp(min=torch.finfo(mean.dtype).tiny)
-    kernel = torch.stack([(-distance / width).exp() for width in widths or SCALES]).sum(0)
+    kernel = torch.stack(
+        [(-distance / width).exp() for width in widths or (0.25, 0.5, 1, 2, 4)]
+    ).sum(0)
     within = kernel[:, :n, :n] + kernel[:, n:, n:]
     between = kernel[:, :n, n:] + kernel[:, n:, :n]
     return (within - between).mean((1, 2))

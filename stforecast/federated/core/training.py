@@ -40,9 +40,6 @@ SLOW = frozenset({"slow_share", "slow_rounds", "mixing", "staleness", "hinge"})
 _SLOW = ReadIf("slow_share is above 0", lambda s: s["slow_share"] > 0)
 _STALE = ReadIf("slow_share or mixing is above 0", lambda s: s["slow_share"] > 0 or s["mixing"] > 0)
 
-FURTHER_RATES = {"constant": 0.1, "cosine": 1 / 3}
-"""Learning rate of further rounds by the schedule before, as a share of that of the first round."""
-
 
 @dataclass(frozen=True)
 class Training(CheckedOptions):
@@ -110,8 +107,8 @@ class Training(CheckedOptions):
     @property
     def further(self) -> Training:
         """Return the settings of refits and of a run that goes on: a lower, constant rate."""
-        lr = FURTHER_RATES[self.schedule] * self.lr
-        return dataclasses.replace(self, schedule="constant", lr=lr)
+        share = {"constant": 0.1, "cosine": 1 / 3}[self.schedule]  # Of the first round's rate.
+        return dataclasses.replace(self, schedule="constant", lr=share * self.lr)
 
     def lr_in(self, round: int) -> float:
         """Return the learning rate of a round, from 0; after the last round, the last one's."""
@@ -151,7 +148,7 @@ class Optimizer:
     ) -> None:
         self._params, self._moments, self._apart = params, moments, apart
         self.training = dataclasses.replace(training, lr=training.lr_in(round))
-        self._step = STEP_OF[training.optimizer]
+        self._step = {"adam": _adam, "sgd": _sgd}[training.optimizer]
         self._adam: AdamKernel | None = None
 
     def step(self, losses: Tensor) -> Params:
@@ -168,7 +165,11 @@ class Optimizer:
             grads = clip_by_client(grads, self.training.clip_gradients, self._apart)
         params = [trained[name] for name in grads]
         with torch.no_grad():
-            alike = [_with_strides_of(p, g) for p, g in zip(params, grads.values(), strict=True)]
+            # Fused steps require the parameters' strides.
+            alike = [
+                g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)
+                for p, g in zip(params, grads.values(), strict=True)
+            ]
             if not self._by_kernel(params, alike, tuple(grads)):
                 self._step(params, alike, self.moments_of(grads), self.training)
         return grads
@@ -215,11 +216,6 @@ def clip_by_client(grads: Params, norm: float, apart: Sequence[str] = ()) -> Par
     return {name: clipped[name] for name in grads}
 
 
-def _with_strides_of(p: Tensor, g: Tensor) -> Tensor:
-    """Return the gradient with the parameter's strides, which fused steps require."""
-    return g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)
-
-
 def moment_names(training: Training) -> tuple[str, ...]:
     """Return the names of the moments that the optimiser keeps for each parameter."""
     if training.optimizer == "adam":
@@ -250,11 +246,8 @@ def zero_moments(
     }
 
 
-Step = Callable[[list[Tensor], list[Tensor], Lists, Training], None]
-"""Updates parameters and moments in place, given the gradients."""
-
-
 def _adam(params: list[Tensor], grads: list[Tensor], moments: Lists, training: Training) -> None:
+    """Update parameters and moments in place."""
     torch._foreach_add_(moments[STEPS], 1)
     torch._fused_adam_(
         params,
@@ -286,6 +279,3 @@ def _sgd(params: list[Tensor], grads: list[Tensor], moments: Lists, training: Tr
         maximize=False,
         is_first_step=False,
     )
-
-
-STEP_OF: dict[str, Step] = {"adam": _adam, "sgd": _sgd}

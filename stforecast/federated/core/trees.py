@@ -131,16 +131,15 @@ def best_splits(histogram: Tensor, min_samples: float, l2: float) -> tuple[Tenso
     up_to = histogram.cumsum(3)
     left, whole = up_to[..., :-1], up_to[..., -1:]
     right = whole - left
-    gain = _score(left, l2) + _score(right, l2) - _score(whole, l2)
+    of_left, of_right, of_whole = (
+        sums[:, :, :-1].square().sum(2) / _penalised(sums[:, :, -1], l2)
+        for sums in (left, right, whole)
+    )
+    gain = of_left + of_right - of_whole
     heavy = (left[:, :, -1] >= min_samples) & (right[:, :, -1] >= min_samples)
     best, place = torch.where(heavy, gain, 0).flatten(1).max(1)
     ends = histogram.shape[3] - 1
     return place // ends, place % ends, best.clamp(min=0)
-
-
-def _score(sums: Tensor, l2: float) -> Tensor:
-    """Return ‖G‖² / (n + λ) of sums `(nodes, inputs, channels, places)`."""
-    return sums[:, :, :-1].square().sum(2) / _penalised(sums[:, :, -1], l2)
 
 
 def leaf_values(sums: Tensor, l2: float) -> Tensor:
@@ -169,7 +168,12 @@ def nodes_at(bins: Tensor, feature: Tensor, split: Tensor, depth: int) -> Tensor
         depth: number of splits that a sample passes, at most 8.
     """
     if torch.jit.is_tracing():  # NumPy's results would be constants of the exported graph.
-        return _followed(bins.long(), feature.long(), split.long(), depth)
+        nodes = torch.zeros_like(bins[:, 0], dtype=torch.long)
+        for level in range(depth):
+            at = 2**level - 1 + nodes
+            value = bins.gather(1, feature.long()[at][:, None]).squeeze(1)
+            nodes = 2 * nodes + (value > split[at])
+        return nodes
     columns = bins.transpose(0, 1).flatten(1).cpu().numpy()
     above = 2**depth - 1
     right = columns[feature[:above].cpu().numpy()] > split[:above, None].cpu().numpy()
@@ -183,13 +187,3 @@ def nodes_at(bins: Tensor, feature: Tensor, split: Tensor, depth: int) -> Tensor
         turns.append(turn[0])
         node = 2 * node + turn[0]
     return torch.from_numpy(node).to(bins.device, torch.long).view(len(bins), -1)
-
-
-def _followed(bins: Tensor, feature: Tensor, split: Tensor, depth: int) -> Tensor:
-    """Do what `nodes_at` does, by following each sample down the tree."""
-    node = torch.zeros_like(bins[:, 0])
-    for level in range(depth):
-        at = 2**level - 1 + node
-        value = bins.gather(1, feature[at][:, None]).squeeze(1)
-        node = 2 * node + (value > split[at])
-    return node

@@ -47,7 +47,15 @@ class PartTrainer:
         **options: Any,
     ) -> None:
         mixed = method.population.mixed
-        self.trainer = Trainer(_of_part(method, first), train, validation, first=first, **options)
+
+        def broadcast(server: dict[str, Tensor], to: Participants) -> Payload:
+            """Send to clients that are counted from 0 here."""
+            return method.broadcast(server, dataclasses.replace(to, ids=to.ids + first))
+
+        here = overridden(method, broadcast=broadcast)
+        here.population = copy.copy(method.population)
+        here.population.own = {}  # The first state of the clients is sent to the part.
+        self.trainer = Trainer(here, train, validation, first=first, **options)
         for worker in self.trainer.workers.methods:
             worker.population.mixed = mixed  # The precision was measured once, for all parts.
         self._ready: State | None = None
@@ -87,18 +95,6 @@ class PartTrainer:
             self._ready = None
         self.trainer.receive(sent.server, sent.round)
         self.trainer.state.received = sent.received
-
-
-def _of_part(method: Method, first: int) -> Method:
-    """Return the method for the trainer of a part, which counts its clients from 0."""
-
-    def broadcast(server: dict[str, Tensor], to: Participants) -> Payload:
-        return method.broadcast(server, dataclasses.replace(to, ids=to.ids + first))
-
-    here = overridden(method, broadcast=broadcast)
-    here.population = copy.copy(method.population)
-    here.population.own = {}  # The first state of the clients is sent to the part.
-    return here
 
 
 def state_of(clients: Clients) -> Params:

@@ -17,11 +17,6 @@ from data_prep.base.registry import foreign_place
 
 DIVERGED = "its values are not finite"
 
-NUMERICAL = (ArithmeticError, RuntimeError, ValueError)
-"""Errors that libraries raise for values that are not finite, e.g. a singular value decomposition.
-
-All others, such as a `KeyError`, are mistakes in a method."""
-
 NOT_THE_CLIENTS = (InputError, MemoryError, torch.OutOfMemoryError)
 """Errors that are not caused by a single client."""
 
@@ -47,12 +42,16 @@ def sound_clients(*groups: Mapping[str, Tensor], n: int) -> Tensor:
 def reason(error: Exception, *groups: Mapping[str, Tensor], n: int) -> str:
     """Return why a local update failed, in words, given its clients' `(n, …)` tensors.
 
+    A singular value decomposition, for one, fails for values that are not finite. Errors of other
+    types, such as a `KeyError`, are mistakes in a method.
+
     >>> reason(KeyError("w"), {"w": torch.tensor([torch.nan])}, n=1)
     "KeyError: 'w'"
     >>> reason(ValueError("no roots"), {"w": torch.tensor([torch.nan])}, n=1) == DIVERGED
     True
     """
-    if isinstance(error, NUMERICAL) and not sound_clients(*groups, n=n).all():
+    numerical = isinstance(error, ArithmeticError | RuntimeError | ValueError)
+    if numerical and not sound_clients(*groups, n=n).all():
         return DIVERGED
     place = foreign_place(error)
     return f"{place}: {type(error).__name__}: {error}".removeprefix(": ")

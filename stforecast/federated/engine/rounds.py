@@ -148,7 +148,7 @@ class Server:
         if not len(ids):  # All who trained are slow.
             return state.server
         ids, upload = self._near(ids, upload)
-        upload = self.robust.guard(upload, method.sends.apart, method.population.names)
+        upload = self.robust.guard(upload, apart=method.sends.apart, model=method.population.names)
         of = Participants(ids, state.clients.sizes[ids], state.round, stage)
         if upload and getattr(method.aggregate, "__func__", None) is Method.aggregate:
             sent = ", ".join(upload)

@@ -48,12 +48,6 @@ from stforecast.federated.kernels.compiler import cache_folder, processor_flags
 
 log = logging.getLogger(__name__)
 
-REPETITIONS = 5
-"""Number of steps to measure in each precision, in turns; the fastest counts."""
-
-WORTH = 0.97
-"""Bfloat16 is taken if its time is at most this share of single precision's."""
-
 CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 USUAL_CACHE = 16 * 2**20
 """Assumed bytes if the system does not report its cache sizes."""
@@ -66,17 +60,6 @@ ROWS = 1024
 
 COPIES = 3
 """Memory of a client in training, with gradients and activations, over that of its parameters."""
-
-KEPT_FREE = 256 * 2**20
-"""Freed bytes that a thread's heap retains, see `keep_freed_memory`."""
-
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, LARGEST_MMAP_THRESHOLD = -1, -3, 32 * 2**20
-"""Parameters of glibc's `mallopt`."""
-
-WORTH_LOGGING = 10**9
-"""Smallest prediction, in bytes, that is logged at the start of a run."""
-
-UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 def cohort_size(
@@ -116,8 +99,9 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
         return
-    mallopt(M_MMAP_THRESHOLD, LARGEST_MMAP_THRESHOLD)
-    mallopt(M_TRIM_THRESHOLD, KEPT_FREE)
+    m_trim_threshold, m_mmap_threshold = -1, -3  # Of glibc's malloc.h.
+    mallopt(m_mmap_threshold, 32 * 2**20)  # The largest there is.
+    mallopt(m_trim_threshold, 256 * 2**20)
 
 
 @dataclass(frozen=True)
@@ -171,9 +155,9 @@ def predicted_memory(
     training: Training,
     n_clients: int,
     n_in_training: int,
-    keeps_model: bool,
     data: Sequence[ClientData],
     *,
+    keeps_model: bool,
     best: bool,
 ) -> Memory:
     """Predict the memory of a run, without what its method adds.
@@ -200,7 +184,8 @@ def parse_bytes(text: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]B|)", text.strip().upper())
     if not found or not float(found[1]):
         raise InputError(f"memory is {text!r}; give a size such as 500MB or 8GB")
-    return int(float(found[1]) * UNITS[found[2]])
+    units = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+    return int(float(found[1]) * units[found[2]])
 
 
 def bfloat16_pays(population: Population, x: Tensor, threads: int) -> bool:
@@ -209,14 +194,19 @@ def bfloat16_pays(population: Population, x: Tensor, threads: int) -> bool:
     The answer is kept on the machine, so that repeated and resumed runs compute the same numbers.
     It is measured again for another model, batch, number of threads, processor or version of torch.
     """
-    kept = _kept(population, x, threads)
+    folder = cache_folder()  # None without a folder that can be trusted.
+    shapes = [(name, tuple(t.shape)) for name, t in population.initial().items()]
+    machine = processor_flags(), torch.__version__
+    about = *machine, repr(population.model), shapes, tuple(x.shape), threads
+    key = hashlib.sha256(repr(about).encode()).hexdigest()[:16]
+    kept = folder / f"bfloat16-{key}" if folder else None
     if kept and kept.is_file():
         pays, where = kept.read_text() == "yes", f", by {kept}"
     else:
         single, narrow = seconds(population, x, threads)
-        pays, where = narrow <= WORTH * single, ""
-        times = f"{1e3 * narrow:.2f} ms a step, single precision {1e3 * single:.2f} ms"
-        log.debug("bfloat16: %s", times)
+        pays, where = narrow <= 0.97 * single, ""
+        times = 1e3 * narrow, 1e3 * single
+        log.debug("bfloat16: %.2f ms a step, single precision %.2f ms", *times)
         if kept:
             with naming_full_disk(kept):
                 kept.write_text("yes" if pays else "no")
@@ -232,7 +222,7 @@ def seconds(population: Population, x: Tensor, threads: int) -> tuple[float, flo
     population.train()
     try:
         with torch.random.fork_rng(devices=[]):
-            for _ in range(1 + REPETITIONS):
+            for _ in range(6):
                 for mixed in fastest:
                     population.mixed = mixed
                     fastest[mixed] = min(fastest[mixed], _step(population, x))
@@ -251,16 +241,6 @@ def _step(population: Population, x: Tensor) -> float:
     if prediction.requires_grad:
         torch.autograd.grad(prediction.sum(), list(params.values()), allow_unused=True)
     return time.perf_counter() - start
-
-
-def _kept(population: Population, x: Tensor, threads: int) -> Path | None:
-    """Return the file that keeps the answer; None without a folder that can be trusted."""
-    folder = cache_folder()
-    shapes = [(name, tuple(t.shape)) for name, t in population.initial().items()]
-    machine = processor_flags(), torch.__version__
-    about = *machine, repr(population.model), shapes, tuple(x.shape), threads
-    key = hashlib.sha256(repr(about).encode()).hexdigest()[:16]
-    return folder / f"bfloat16-{key}" if folder else None
 
 
 def pick_device(name: str) -> torch.device:
@@ -310,7 +290,10 @@ class Workers:
     """
 
     def __init__(self, method: Method, n: int) -> None:
-        self.draws = has_dropout(method)
+        modules = list(method.population.model.modules())
+        by_name = any(getattr(m, name, 0) for m in modules for name in ("dropout", "drop_prob"))
+        dropouts = (m for m in modules if isinstance(m, nn.modules.dropout._DropoutNd))
+        self.draws = by_name or any(m.p for m in dropouts)
         n = 1 if self.draws else n
         self.methods = [method, *(copy.deepcopy(method) for _ in range(n - 1))]
 
@@ -337,18 +320,10 @@ class Workers:
             finally:
                 free.put(method)
 
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # This also limits the math library, in all threads.
+        threads, limit = torch.get_num_threads(), torch.set_num_threads
+        limit(1)  # This also limits the math library, in all threads.
         try:
-            one = torch.set_num_threads
-            with ThreadPoolExecutor(len(self.methods), initializer=one, initargs=(1,)) as pool:
+            with ThreadPoolExecutor(len(self.methods), initializer=limit, initargs=(1,)) as pool:
                 return list(pool.map(run, items))
         finally:
-            torch.set_num_threads(threads)
-
-
-def has_dropout(method: Method) -> bool:
-    """Return whether the method's model draws from torch's generator, judged by its layers."""
-    modules = list(method.population.model.modules())
-    by_name = any(getattr(m, name, 0) for m in modules for name in ("dropout", "drop_prob"))
-    return by_name or any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p for m in modules)
+            limit(threads)

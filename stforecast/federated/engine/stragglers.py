@@ -117,8 +117,11 @@ def arrived(method: Method, state: State, ids: Tensor, upload: Payload) -> tuple
         _keep(method, state, ids[late], {name: t[late] for name, t in upload.items()})
     if late.any() or DUE in state.received:
         now = (state.received[DUE].cpu() == state.round).nonzero().flatten()
+        due = {name: state.received[LATE + name][now] for name in upload}
+        if not training.mixing:
+            due = moved(method, state, now, due, training.slow_rounds - 1)
         prompt = {name: t[~late] for name, t in upload.items()}
-        ids, upload = joined([(ids[~late], prompt), (now, _due(method, state, now, upload))])
+        ids, upload = joined([(ids[~late], prompt), (now, due)])
     return ids, _mixed(method, state, ids, upload) if training.mixing and len(ids) else upload
 
 
@@ -144,14 +147,6 @@ def _keep(method: Method, state: State, ids: Tensor, upload: Payload) -> None:
         if LATE + name not in received:
             received[LATE + name] = t.new_zeros(n, *t.shape[1:])
         received[LATE + name][ids] = t if method.training.mixing else t - began[name]
-
-
-def _due(method: Method, state: State, ids: Tensor, upload: Payload) -> Payload:
-    """Return the waiting uploads of the clients `ids`, under the names of `upload`."""
-    waiting = {name: state.received[LATE + name][ids] for name in upload}
-    if method.training.mixing:
-        return waiting
-    return moved(method, state, ids, waiting, method.training.slow_rounds - 1)
 
 
 def _mixed(method: Method, state: State, ids: Tensor, upload: Payload) -> Payload:

@@ -212,7 +212,7 @@ class Trainer:
         if self.device.type != "cpu":
             return None
         needed = self.predicted_memory()
-        level = logging.INFO if needed.total > sizing.WORTH_LOGGING else logging.DEBUG
+        level = logging.INFO if needed.total > 10**9 else logging.DEBUG
         log.log(level, "%d clients in cohorts of %d: %s", len(self), self.cohort_size, needed)
         if needed.fits(memory):
             return None
@@ -368,10 +368,14 @@ class Trainer:
             log.debug("clients %s: %s", ids.tolist(), e, exc_info=True)
             if len(ids) > 1:
                 return [t for i in ids for t in self._train(method, i[None])]
-            failed = {int(ids[0]): reason(e, cohort.params, cohort.buffers, cohort.memory, n=1)}
-            return [Trained.nobody(failed, total_bytes(payload))]
+            why = reason(e, cohort.params, cohort.buffers, cohort.memory, n=1)
+            return [Trained.nobody({int(ids[0]): why}, total_bytes(payload))]
         check_tensors(f"{method.name}, upload", upload, len(ids))
-        self._refuse_samples(cohort, upload)
+        samples = [*self.train_data.tensors.values(), *cohort.data.tensors.values()]
+        kept = {t.untyped_storage().data_ptr() for t in samples}
+        for name, t in upload.items():
+            if t.untyped_storage().data_ptr() in kept:
+                raise InputError(f"{self.method.name} would send a client's samples as {name!r}")
         return [self._write_back(cohort, payload, upload)]
 
     def _write_back(self, cohort: Cohort, payload: Payload, upload: Payload) -> Trained:
@@ -381,29 +385,23 @@ class Trainer:
         if not sound.any():
             return Trained.nobody(failed, bytes_down)
         ids, like = cohort.ids, like_of(upload)
-        loss, task_loss = (_mean_record(cohort, name) for name in ("loss", "task_loss"))
+        nothing = [torch.full((len(cohort),), math.nan)]
+        loss, task_loss = (
+            torch.stack(cohort.records.get(name, nothing)).mean(0) for name in ("loss", "task_loss")
+        )
         if failed:
             ids, loss, task_loss = ids[sound], loss[sound], task_loss[sound]
             upload = {name: t[sound] for name, t in upload.items()}
         cohort.write_back(sound)
-        return Trained(ids, self._encode(ids, upload), like, loss, task_loss, bytes_down, failed)
+        if not self.uplink.plain:
+            secret = self.secret_noise
+            generators = [None if secret else self._generator(int(i), UPLINK) for i in ids]
+            with torch.no_grad():
+                received = take(self.state.received, ids)
+                upload = self.uplink.encode(upload, received, generators)
+        return Trained(ids, upload, like, loss, task_loss, bytes_down, failed)
 
-    def _refuse_samples(self, cohort: Cohort, upload: Payload) -> None:
-        samples = [*self.train_data.tensors.values(), *cohort.data.tensors.values()]
-        kept = {t.untyped_storage().data_ptr() for t in samples}
-        for name, t in upload.items():
-            if t.untyped_storage().data_ptr() in kept:
-                raise InputError(f"{self.method.name} would send a client's samples as {name!r}")
-
-    @torch.no_grad()
-    def _encode(self, ids: Tensor, upload: Payload) -> Payload:
-        if self.uplink.plain:
-            return upload
-        secret = self.secret_noise
-        generators = [None if secret else self._generator(int(i), UPLINK) for i in ids]
-        return self.uplink.encode(upload, take(self.state.received, ids), generators)
-
-    def _cohort(self, state: State, ids: Tensor, copied: bool = False) -> Cohort:
+    def _cohort(self, state: State, ids: Tensor, *, copied: bool = False) -> Cohort:
         return Cohort(
             state.clients,
             ids,
@@ -480,9 +478,3 @@ class Trainer:
             return total, count
 
         return self.workers.map(of_cohort, data.cohorts(self.cohort_size))
-
-
-def _mean_record(cohort: Cohort, name: str) -> Tensor:
-    """Return the mean of the cohort's records of `name`, `(clients,)`; NaN without records."""
-    nothing = [torch.full((len(cohort),), math.nan)]
-    return torch.stack(cohort.records.get(name, nothing)).mean(0)

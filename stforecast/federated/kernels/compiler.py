@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import logging
 import os
@@ -35,20 +36,8 @@ VARIANTS = {
 """Macros of each variant, by its name. Tensors of the last one are float32; only the factors of
 products are rounded."""
 
-OPTIONAL = "bfloat16"
-"""Variant that is left out if the processor or the compiler has no instructions for it."""
-
 NAMES = {torch.float32: "float", torch.float64: "double", torch.bfloat16: "bfloat16"}
 """Variant of each precision."""
-
-C_TYPES = {int: ctypes.c_ssize_t, float: ctypes.c_double}
-"""C types of numbers; tensors and None are pointers."""
-
-ERRORS = {1: MemoryError, 2: IndexError}
-"""Errors by the value that a function returns; 0 is success."""
-
-COMPILE = ("-c", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC")
-"""Flags of the compiler; those of the variable `CFLAGS` are appended."""
 
 LANES = 16
 """Divisor of all widths: the widest vector of any processor."""
@@ -94,10 +83,11 @@ def call(
     """
     function = getattr(library(), f"{name}_{NAMES[dtype]}")
     if function.argtypes is None:
-        function.argtypes = [C_TYPES.get(type(a), ctypes.c_void_p) for a in arguments]
+        numbers = {int: ctypes.c_ssize_t, float: ctypes.c_double}  # Others are pointers.
+        function.argtypes = [numbers.get(type(a), ctypes.c_void_p) for a in arguments]
     given = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]
     if code := function(*given):
-        raise ERRORS[code](name)
+        raise {1: MemoryError, 2: IndexError}[code](name)
 
 
 @cache
@@ -118,7 +108,8 @@ def library() -> ctypes.CDLL | None:
         )
         return None
     text = "".join((Path(__file__).parent / source).read_text() for source in SOURCES)
-    command = (compiler, *COMPILE, *shlex.split(os.environ.get("CFLAGS", "")))
+    flags = "-c -O3 -march=native -fno-math-errno -fno-trapping-math -fPIC"
+    command = (compiler, *flags.split(), *shlex.split(os.environ.get("CFLAGS", "")))
     about = [text, str(command), str(VARIANTS), platform.machine(), processor_flags()]
     key = hashlib.sha256("\0".join(about).encode()).hexdigest()[:16]
     try:
@@ -134,26 +125,23 @@ def library() -> ctypes.CDLL | None:
 
 def _build(command: tuple[str, ...], text: str, key: str, cache: Path) -> Path:
     """Build the library; it is moved into place whole, as others may build it at the same time."""
+    run = functools.partial(subprocess.run, text=True, check=True, capture_output=True)
     with tempfile.TemporaryDirectory(dir=cache) as folder:
         objects = []
         for variant, macros in VARIANTS.items():
             target = f"{folder}/{variant}.o"
             defined = [f"-D{macro}={value}" for macro, value in {"NAME": variant, **macros}.items()]
             try:
-                _run([*command, *defined, "-xc", "-", "-o", target], input=text)
+                run([*command, *defined, "-xc", "-", "-o", target], input=text)
             except subprocess.CalledProcessError:
-                if variant != OPTIONAL:
+                if variant != "bfloat16":  # Some processors and compilers lack its instructions.
                     raise
             else:
                 objects.append(target)
         made = Path(folder) / "kernels.so"
-        _run([command[0], *objects, "-shared", "-lm", "-o", str(made)])
+        run([command[0], *objects, "-shared", "-lm", "-o", str(made)])
         made.chmod(0o700)
         return made.replace(cache / f"kernels-{key}-{_checksum(made)}.so")
-
-
-def _run(command: list[str], input: str | None = None) -> None:
-    subprocess.run(command, input=input, text=True, check=True, capture_output=True)
 
 
 def _checksum(path: Path) -> str:
@@ -165,8 +153,9 @@ def _is_sound(path: Path) -> bool:
 
     Loading a damaged one kills the process; loading another user's runs that user's code.
     """
-    own = not path.is_symlink() and path.is_file() and _is_own(path)
-    return own and path.stem.endswith(f"-{_checksum(path)}")
+    if path.is_symlink() or not path.is_file() or not _is_own(path):
+        return False
+    return path.stem.endswith(f"-{_checksum(path)}")
 
 
 def _is_own(path: Path) -> bool:

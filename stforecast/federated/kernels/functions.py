@@ -64,8 +64,13 @@ class _StackedGRUs(Function):
         saved, n = ctx.saved_tensors, len(ctx.widths)
         kept = [saved[i * len(saved) // n : (i + 1) * len(saved) // n] for i in range(n)]
         needs_x = ctx.needs_input_grad[1 : n + 1]
-        parts = zip(kept, grad.split(ctx.widths, dim=2), needs_x, strict=True)
-        d_xs, d_weights = zip(*(_backward(ctx.variant, *part) for part in parts), strict=True)
+        d_xs, d_weights = zip(
+            *(
+                _backward(ctx.variant, *part, needs_x=needed)
+                for *part, needed in zip(kept, grad.split(ctx.widths, dim=2), needs_x, strict=True)
+            ),
+            strict=True,
+        )
         return None, *d_xs, *(d_w for d_ws in d_weights for d_w in d_ws)
 
 
@@ -83,7 +88,7 @@ def _forward(
 
 
 def _backward(
-    variant: torch.dtype, saved: Sequence[Tensor], grad: Tensor, needs_x: bool
+    variant: torch.dtype, saved: Sequence[Tensor], grad: Tensor, *, needs_x: bool
 ) -> tuple[Tensor | None, list[Tensor]]:
     """Return the gradients of a GRU's input, if it is needed, and weights."""
     x, *weights, kept = saved
@@ -223,7 +228,9 @@ class AdamKernel:
             for group in groups
             for t in group
         )
-        self._rows, self._sizes = (_numbers(group) for group in (counts, params))
+        self._rows, self._sizes = (
+            (ctypes.c_ssize_t * len(group))(*map(Tensor.numel, group)) for group in (counts, params)
+        )
         self._addresses = [addresses(group) for group in groups]
 
     def owns(self, params: Sequence[Tensor]) -> bool:
@@ -244,10 +251,6 @@ class AdamKernel:
         params, *moments = self._addresses
         tensors: tuple[Any, ...] = self._rows, self._sizes, params, addresses(grads), *moments
         call("adam", self._dtype, len(grads), *tensors, float(lr), *betas, eps, float(weight_decay))
-
-
-def _numbers(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_ssize_t]:
-    return (ctypes.c_ssize_t * len(tensors))(*map(Tensor.numel, tensors))
 
 
 def addresses(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:

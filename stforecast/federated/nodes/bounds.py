@@ -24,12 +24,6 @@ LARGEST = 1e15
 FARTHEST_NORM = 10.0
 """Largest norm of a client's tensor, as a multiple of the median node's."""
 
-FARTHEST_FROM_MODEL = 1000.0
-"""The same as a multiple of the server's tensor, where fewer than three nodes can be compared."""
-
-GROWTH = 1000.0
-"""Largest value of a new state, as a multiple of the largest of the old one and the uploads."""
-
 WHOLE = ""
 """Name of an upload's tensors together."""
 
@@ -45,14 +39,21 @@ def outliers(
     The norm of a tensor may be `FARTHEST_NORM` times the median over the nodes of this tensor's or
     of the whole upload's, which is larger. A node's norm is that of its largest client. That of a
     client with more samples than the median one may be larger accordingly, as for sums over
-    samples.
+    samples. Fewer than three nodes are compared with the server's tensors: their norms may be 1000
+    times as large.
     """
-    norms, found = {node: _norms(a, sizes) for node, a in answers.items()}, {}
-    usual, most = _usual(norms.values()), FARTHEST_NORM
+    median_size, found = sizes[sizes > 0].median(), {}
+    norms = {
+        node: _norms_of(a.upload, (sizes[a.ids] / median_size).clamp(1, MOST_SAMPLES))
+        for node, a in answers.items()
+    }
+    usual, most = {}, FARTHEST_NORM
+    for name in {name for of_node in norms.values() for name in of_node}:
+        usual[name] = median(of_node[name] for of_node in norms.values() if name in of_node)
     if len(answers) < 3:
         like = next((a.like for a in answers.values()), {})
         alike = {n: t[None] for n, t in server.items() if [*t.shape] == like.get(n, [None, -1])[1:]}
-        usual, most = _norms_of(alike), FARTHEST_FROM_MODEL
+        usual, most = _norms_of(alike), 1000.0
     for node, answer in answers.items():
         for name, t in answer.upload.items():
             if (largest := _largest([t])) > LARGEST:
@@ -68,13 +69,6 @@ def outliers(
 def norm(answer: Answer) -> float:
     """Return the root mean square of the upload of a node's largest client."""
     return _norms_of(answer.upload).get(WHOLE, 0.0)
-
-
-def _norms(answer: Answer, sizes: Tensor) -> Norms:
-    """Return the norms of a node's largest client, divided by its share of samples if above 1."""
-    median_size = sizes[sizes > 0].median()
-    share = (sizes[answer.ids] / median_size).clamp(1, MOST_SAMPLES)
-    return _norms_of(answer.upload, share)
 
 
 def _norms_of(tensors: Payload, share: Tensor | None = None) -> Norms:
@@ -94,15 +88,6 @@ def _norms_of(tensors: Payload, share: Tensor | None = None) -> Norms:
     return {**found, WHOLE: math.sqrt(squares / values)} if values else found
 
 
-def _usual(of_nodes: Iterable[Norms]) -> Norms:
-    """Return the medians over nodes."""
-    by_name: dict[str, list[float]] = {}
-    for norms in of_nodes:
-        for name, norm in norms.items():
-            by_name.setdefault(name, []).append(norm)
-    return {name: median(norms) for name, norms in by_name.items()}
-
-
 def fault_of(
     after: Mapping[str, Tensor],
     before: Mapping[str, Tensor],
@@ -116,7 +101,7 @@ def fault_of(
     if odd := sorted(name for name in kept if now[name] != was[name]):
         return f"the server's {odd[0]!r} would no longer be that of the model"
     used = [t for payload in (before, *uploads) for t in payload.values()]
-    most = GROWTH * max(1.0, _largest(used))
+    most = 1000 * max(1.0, _largest(used))
     for name, t in after.items():
         if not (size := _largest([t])) <= most:
             return f"the server's {name!r} would have values up to {size:.3g}"

@@ -28,7 +28,7 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +80,6 @@ from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
 
 log = logging.getLogger(__name__)
-
-NOT_THERE = "it was not there for the best round, %d; its errors are those of another one"
-"""Why the test errors of a node that came late do not count."""
 
 EVERYBODY = -1
 """Number that stands for all nodes of a secure sum."""
@@ -244,12 +241,20 @@ class Coordinator:
             raise InputError("a single node is connected; secure aggregation needs at least two")
         n_awaited = self.late.awaited
         self.membership.await_enough(self.done)
-        self._tell_few()
+        if (n := len(self.membership.numbers)) < FEW and not self._told_few:
+            self._told_few = True
+            log.warning(few_parties(n), extra=event("few_parties", nodes=n))
         participants = server.participants().ids
         free = self.membership.numbers.keys() - self.late.busy()
         here = [i for node in free for i in self.membership.numbers[node]]
         self.uploads += 1
-        answers, merged = self._merged(self._ask_enough(participants))
+        # Nobody trains if fewer nodes are there than must be.
+        if n >= (fewest := self.patience.min_parties):
+            found = self._ask_round(participants)
+        else:
+            self._lose_round(f"{n} nodes are connected, at least {fewest} must be")
+            found = {}
+        answers, merged = self._merged(found)
         self._record_score(answers)
         self.membership.settle(self.late.busy())
         if merged is None:
@@ -308,13 +313,6 @@ class Coordinator:
         """Return what the nodes are asked for, in words."""
         return self._end or f"round {self.done + 1}"
 
-    def _tell_few(self) -> None:
-        """Say once what parties can learn of each other if there are fewer than three."""
-        n = len(self.membership.numbers)
-        if n < FEW and not self._told_few:
-            self._told_few = True
-            log.warning(few_parties(n), extra=event("few_parties", nodes=n))
-
     def _merged(
         self, answers: dict[int, Answer]
     ) -> tuple[dict[int, Answer], dict[str, Tensor] | None]:
@@ -340,13 +338,10 @@ class Coordinator:
                 for node in spoilers:
                     self._leave_out(node, f"with its upload, {merged}", sent=True)
                 return {n: a for n, a in answers.items() if n not in spoilers}, found
-        self._lose_round(f"{merged}, whichever node is left out ({self._names(trained)})")
+        named = ", ".join(map(self.membership.name, () if self.sums else trained))
+        named = named or "nobody knows whose values are the reason"
+        self._lose_round(f"{merged}, whichever node is left out ({named})")
         return answers, None
-
-    def _names(self, nodes: Iterable[int]) -> str:
-        if self.sums:
-            return "nobody knows whose values are the reason"
-        return ", ".join(map(self.membership.name, nodes))
 
     def _try(self, trained: Mapping[int, Answer]) -> dict[str, Tensor] | str:
         """Return the state that these uploads lead to, or what is wrong with it."""
@@ -373,14 +368,6 @@ class Coordinator:
         known = event("round_lost", round=round, reason=reason)
         log.warning("round %d is repeated: %s", round, reason, extra=known)
 
-    def _ask_enough(self, participants: Tensor) -> dict[int, Answer]:
-        """Return the answers to a round; nobody trains if fewer nodes are there than must be."""
-        n, fewest = len(self.membership.numbers), self.patience.min_parties
-        if n >= fewest:
-            return self._ask_round(participants)
-        self._lose_round(f"{n} nodes are connected, at least {fewest} must be")
-        return {}
-
     def _ask_round(self, participants: Tensor) -> dict[int, Answer]:
         """Ask the nodes to train the participants; return the usable answers."""
         state, messages = self.server.state, {}
@@ -404,28 +391,25 @@ class Coordinator:
                 about |= {"round": number, "index": state.round, "refit": self.membership.refit}
             messages[node] = Message(about | {"best": best, "parties": parties} | session, payload)
             self._sent += total_bytes(payload)
-        found = self.late.ask(messages, wait)
+        found = self.late.ask(messages, wait=wait)
         answers: dict[int, Answer] = {}
         for node, (message, of_node) in found.items():
+            asked, uplink = message.about["train"], self.server.uplink
             try:
-                asked = message.about["train"]
-                answers[node] = (
-                    check_advert(of_node, asked)
-                    if self.sums
-                    else self._rows(check_round(of_node, asked, self.server.uplink, self.adds_up))
-                )
+                if self.sums:
+                    answers[node] = check_advert(of_node, asked)
+                    continue
+                answer = check_round(of_node, asked, uplink, mean=self.adds_up)
+                if self.adds_up:  # A row for each client, though the node sent their mean.
+                    sizes, grows = self.membership.sizes[answer.ids], self.method.sends.of_samples
+                    rows = rows_of(answer.upload, sizes, grows=grows)
+                    answer = dataclasses.replace(answer, upload=rows)
+                answers[node] = answer
             except Rejected as e:
                 self._leave_out(node, str(e), sent=isinstance(of_node, Message))
         asked_of = {node: message for node, (message, _) in found.items()}
         usable = self.late.up_to_date(self._without_odd_shapes(answers), asked_of, state)
         return self._summed(self._without_outliers(usable))
-
-    def _rows(self, answer: Answer) -> Answer:
-        """Return an answer with a row for each client, also if the node sent their mean."""
-        if not self.adds_up:
-            return answer
-        sizes, grows = self.membership.sizes[answer.ids], self.method.sends.of_samples
-        return dataclasses.replace(answer, upload=rows_of(answer.upload, sizes, grows))
 
     def _summed(self, answers: dict[int, Answer]) -> dict[int, Answer]:
         """Return the answers; under secure aggregation that of all together, unless it is lost."""
@@ -448,18 +432,13 @@ class Coordinator:
         for node in why.guilty:
             self.membership.expel(node, "it spoilt a secure sum")
 
-    def _clients_of(self, node: int) -> range:
-        if node == EVERYBODY:
-            return range(len(self.membership.sizes))
-        return self.membership.numbers[node]
-
-    def _leave_out(self, node: int, reason: str, sent: bool) -> None:
+    def _leave_out(self, node: int, reason: str, *, sent: bool) -> None:
         """Leave a node out of the round; `sent` says that it sent something unusable."""
         reason = plain(reason)
         if node == EVERYBODY:
             self._lose_sum(SumLost(reason))
             return
-        name, strikes = self.membership.name(node), self.membership.strike(node, reason, sent)
+        name, strikes = self.membership.name(node), self.membership.strike(node, reason, sent=sent)
         round = self.done + 1
         known = event("left_out", node=node, round=round, reason=reason, strikes=strikes)
         log.warning("%s goes on without %s: %s", self._now(), name, reason, extra=known)
@@ -493,7 +472,7 @@ class Coordinator:
         """Record the validation loss after the last round done, unless it is known already."""
         if self.begun:  # Refits learn the validation part, too.
             return
-        of_node = {node: self._clients_of(node) for node in answers}
+        of_node = {EVERYBODY: range(len(self.membership.sizes)), **self.membership.numbers}
         sums = {
             node: Reported(*a.score, len(of_node[node]))
             for node, a in answers.items()
@@ -505,16 +484,11 @@ class Coordinator:
             best = self.server.best_round is None or most_improved(scores, self._best_scores)
             self.server.record_score(self._mean("validation loss", sums), best)
             if best and self.refits:
-                self.best = self._copy_of_server()
+                state, nobody = self.server.state, Clients({}, {}, {}, self.membership.sizes)
+                server = {name: t.clone() for name, t in state.server.items()}
+                self.best = State(nobody, server, state.round, state.seed)
             # A node that came after the best round is compared with its own first score.
             self._best_scores = scores if best else scores | self._best_scores
-
-    def _copy_of_server(self) -> State:
-        """Return a copy of the server's part of the state."""
-        state = self.server.state
-        nobody = Clients({}, {}, {}, self.membership.sizes)
-        server = {name: t.clone() for name, t in state.server.items()}
-        return State(nobody, server, state.round, state.seed)
 
     def _finish(self) -> dict[int, Finished]:
         """Send the nodes the number of the best round; each keeps its own models."""
@@ -531,7 +505,8 @@ class Coordinator:
                 known = event("did_not_finish", node=node, reason=str(e))
                 log.warning("%s did not finish: %s", self.membership.name(node), e, extra=known)
         if late := [node for node, f in finished.items() if not f.has_best]:
-            self.left_out = dict.fromkeys(late, NOT_THERE % (self.server.best_round or 0))
+            why = f"it was not there for the best round, {self.server.best_round or 0}; its errors "
+            self.left_out = dict.fromkeys(late, f"{why}are those of another one")
             tell_left_out(self.left_out)
         if self.sums:
             self._sum_errors(self.sums, finished)

@@ -59,7 +59,7 @@ def most_parties(run: FederationSettings) -> int:
     return len(run.owners) or run.n_clients
 
 
-def with_secure_sums(run: Run, insisted: bool, fewest_given: bool) -> Run:
+def with_secure_sums(run: Run, *, insisted: bool, fewest_given: bool) -> Run:
     """Return a run with secure aggregation as it is to be: without it if it cannot have any.
 
     Args:
@@ -82,17 +82,17 @@ def few_may_take_part(run: FederationSettings) -> bool:
     return most == FEWEST or (run.secure is not None and most >= FEWEST and fewest < FEW)
 
 
-def check_parties(run: FederationSettings, allowed: bool) -> None:
+def check_parties(run: FederationSettings, *, allowed: bool) -> None:
     """Refuse sums that give readings up, over two parties or few cells, unless `allowed`."""
     method = method_of(run)
-    if few_may_take_part(run) and method.attacked.gives_readings and not allowed:
+    gives_readings = method.attacked.gives_readings and not allowed
+    if few_may_take_part(run) and gives_readings:
         raise InputError(
             "two parties may take part, and each can then compute the other's uploads from the "
             f"result, of {method.name}; {FOUND['readings']}; ",
             Words("let three or more take part ({min_parties}), choose another ", min_parties=FEW),
             Words("{method}, or, if each may know the other's readings, give {allow_disclosure}"),
         )
-    gives_readings = method.attacked.gives_readings and not allowed
     if run.secure and run.most_cells < FEW_CELLS and gives_readings:
         raise InputError(
             f"a round adds up {method.name}'s uploads of {run.most_cells} cells; ",
@@ -107,7 +107,16 @@ def check_parties(run: FederationSettings, allowed: bool) -> None:
 
 def uploads_in_words(run: FederationSettings) -> list[Words]:
     """Return how a run's uploads are sent and what this costs, in one line or several."""
-    said = _secure_in_words(run) if run.secure else _plain_in_words(run)
+    said = [] if run.secure else _plain_in_words(run)
+    if run.secure:
+        said = [
+            Words(
+                "uploads are added up under masks: the server learns only sums over {} nodes or "
+                "more; in return there is no {robust}, no vote on the best round and no limit to "
+                "what one node can do to the model; {plain_uploads} is the alternative",
+                max(run.patience.min_parties, FEWEST),
+            )
+        ]
     if few_may_take_part(run):
         said.append(
             Words(
@@ -118,17 +127,6 @@ def uploads_in_words(run: FederationSettings) -> list[Words]:
             )
         )
     return said
-
-
-def _secure_in_words(run: FederationSettings) -> list[Words]:
-    return [
-        Words(
-            "uploads are added up under masks: the server learns only sums over {} nodes or more; "
-            "in return there is no {robust}, no vote on the best round and no limit to what one "
-            "node can do to the model; {plain_uploads} is the alternative",
-            max(run.patience.min_parties, FEWEST),
-        )
-    ]
 
 
 def _plain_in_words(run: FederationSettings) -> list[Words]:
@@ -144,7 +142,7 @@ def _plain_in_words(run: FederationSettings) -> list[Words]:
     return said
 
 
-def check_node(run: FederationSettings, allowed: bool) -> None:
+def check_node(run: FederationSettings, *, allowed: bool) -> None:
     """Refuse a run with plain uploads that give this node's readings up, unless `allowed`."""
     method = method_of(run)
     if run.secure is None and method.attacked.gives_readings and not allowed:
@@ -155,7 +153,7 @@ def check_node(run: FederationSettings, allowed: bool) -> None:
         )
 
 
-def warn_owner(run: FederationSettings, cells: int, allowed: bool) -> None:
+def warn_owner(run: FederationSettings, cells: int, *, allowed: bool) -> None:
     """Log what a run may disclose of a node's `cells`, unless it is little or was `allowed`."""
     method = method_of(run)
     if run.secure and method.attacked.gives_readings and cells < FEW_CELLS and not allowed:
@@ -172,7 +170,7 @@ def warn_owner(run: FederationSettings, cells: int, allowed: bool) -> None:
         )
 
 
-def fewest_of_sums(run: FederationSettings, allowed: bool) -> Fewest:
+def fewest_of_sums(run: FederationSettings, *, allowed: bool) -> Fewest:
     """Return what a node wants each secure sum to be of."""
     wary = method_of(run).attacked.gives_readings and not allowed
     nodes = max(FEWEST, run.patience.min_parties, FEW if wary else 0)

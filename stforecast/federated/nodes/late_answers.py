@@ -43,7 +43,7 @@ class LateAnswers:
         return set(self._asked)
 
     def ask(
-        self, messages: Mapping[int, Message], wait: bool
+        self, messages: Mapping[int, Message], *, wait: bool
     ) -> dict[int, tuple[Message, Message | str]]:
         """Send messages; return those that were answered, by node, each with its answer.
 

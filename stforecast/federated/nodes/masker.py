@@ -104,8 +104,12 @@ class Masker:
 
     def answer(self, message: Message) -> Message:
         """Return the node's answer to a message of a sum."""
-        about = message.about
-        notes, values = self._load()
+        about, path = message.about, self.folder / "sum.safetensors"
+        if not path.exists():
+            raise InputError("the server asks for a sum that this node has not begun, or has ended")
+        with safe_open(path, "pt") as file:
+            notes = json.loads(file.metadata()["notes"])
+            values = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if (about["session"], about["task"]) != (notes["session"], notes["next"]):
             raise InputError(
                 f"the server asks to {about['task']} in the sum {about['session']!r:.40}; this "
@@ -164,8 +168,9 @@ class Masker:
                 private, bytes.fromhex(peers[i][0]), f"{notes['session']}/seal/{i}/{self.member}"
             )
             shares = masking.unseal(key, bytes.fromhex(sealed))
-            if shares is not None and about["checks"][i] == _checks(shares):
-                held[i] = shares.hex()
+            halves = (shares[: masking.SHARE], shares[masking.SHARE :]) if shares else ()
+            if about["checks"][i] == [masking.commitment(half).hex() for half in halves]:
+                held[i] = b"".join(halves).hex()
             else:
                 unusable.append(int(i))
         notes |= {"next": "unmask", "members": sorted(members), "held": held}
@@ -216,20 +221,6 @@ class Masker:
         self.folder.chmod(0o700)  # Also where there was a folder that others may enter.
         with atomic_path(self.folder / "sum.safetensors", mode=0o600) as part:
             save_file(dict(values), part, {"notes": json.dumps(notes)})
-
-    def _load(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        path = self.folder / "sum.safetensors"
-        if not path.exists():
-            raise InputError("the server asks for a sum that this node has not begun, or has ended")
-        with safe_open(path, "pt") as file:
-            notes = json.loads(file.metadata()["notes"])
-            return notes, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-
-
-def _checks(shares: bytes) -> list[str]:
-    """Return the commitments to two shares."""
-    halves = shares[: masking.SHARE], shares[masking.SHARE :]
-    return [masking.commitment(half).hex() for half in halves]
 
 
 def noisy(values: Payload, shapes: masking.Shapes, std: float) -> Payload:

@@ -188,7 +188,11 @@ class Membership:
     def _join(self, node: int, answer: Message | str, round: int) -> None:
         try:
             numbers, sizes = check_join(answer, len(self.sizes), self.numbers.values())
-            self._check_owner(node, numbers)
+            if self.owners and (own := self.owners.get(node)) != numbers:
+                raise Rejected(
+                    f"it claims the clients {numbers.start} to {numbers.stop - 1}; "
+                    + (f"its own are {own.start} to {own.stop - 1}" if own else "it has none")
+                )
         except Rejected as e:
             if self._refused.get(node) != str(e):
                 known = event("refused", node=node, reason=str(e))
@@ -208,16 +212,7 @@ class Membership:
         else:
             log.info("%s is connected", self.name(node), extra=known)
 
-    def _check_owner(self, node: int, numbers: range) -> None:
-        """Raise `Rejected` if the clients are not the node's."""
-        if self.owners and self.owners.get(node) != numbers:
-            own = self.owners.get(node)
-            raise Rejected(
-                f"it claims the clients {numbers.start} to {numbers.stop - 1}; "
-                + (f"its own are {own.start} to {own.stop - 1}" if own else "it has none")
-            )
-
-    def strike(self, node: int, reason: str, sent: bool) -> int:
+    def strike(self, node: int, reason: str, *, sent: bool) -> int:
         """Count a round for which a node has no usable answer; return its strikes.
 
         `sent` says that it sent something that cannot be used, rather than nothing.

@@ -114,7 +114,7 @@ class Link(Protocol):
 class Rejected(Exception):
     """Raised for an unusable answer; `taken` says that it claims the clients of another node."""
 
-    def __init__(self, reason: str, taken: bool = False) -> None:
+    def __init__(self, reason: str, *, taken: bool = False) -> None:
         super().__init__(plain(reason))
         self.taken = taken
 
@@ -215,7 +215,7 @@ def check_join(
 
 @untrusted
 def check_round(
-    answer: Message | str, asked: Sequence[int], uplink: Uplink, mean: bool = False
+    answer: Message | str, asked: Sequence[int], uplink: Uplink, *, mean: bool = False
 ) -> Answer:
     """Return a node's checked answer to a round; its upload may be one row, the clients' `mean`.
 

@@ -190,7 +190,13 @@ class Node:
         if not about["round"] and about.get("parties", FEW) < FEW:
             log.warning(few_parties(about["parties"]))
         trainer.receive(message.payload, index_of(message))
-        answer = self._train(about["train"], self._validate() if about["round"] else (0.0, 0.0))
+        score, method = (0.0, 0.0), trainer.method
+        validation = trainer.validation
+        if about["round"] and validation is not None and method.validates(trainer.state.round):
+            state = trainer.ready()
+            self.candidate = trainer.copy(state)  # It may be the best.
+            score = trainer.score(validation, state)
+        answer = self._train(about["train"], score)
         self.rounds = about["round"] + 1
         self._save()
         if self.masker is None:
@@ -202,15 +208,6 @@ class Node:
         cells = trainer.train_data.cells_of(torch.tensor(known["ids"]) - trainer.first)
         sums = sums_of_round(answer, weights)
         return self.masker.hide(message, sums, known, cells, self.noise)
-
-    def _validate(self) -> tuple[float, float]:
-        """Return total and count of the validation score; keep the state, it may be the best."""
-        trainer = self.trainer
-        if trainer.validation is None or not trainer.method.validates(trainer.state.round):
-            return 0.0, 0.0
-        state = trainer.ready()
-        self.candidate = trainer.copy(state)
-        return trainer.score(trainer.validation, state)
 
     def _train(self, numbers: list[int], score: tuple[float, float]) -> Message:
         """Train the clients of these numbers, if any, and return the answer to a round."""
@@ -237,7 +234,7 @@ class Node:
     def _bounded(self, trained: Trained) -> Payload:
         """Return the clients' uploads with bounded norms; say whose were larger."""
         sizes, grows = self.trainer.train_data.sizes, self.trainer.method.sends.of_samples
-        upload, rows = bounded(trained.upload, sizes.cpu()[trained.ids], grows)
+        upload, rows = bounded(trained.upload, sizes.cpu()[trained.ids], grows=grows)
         if rows:
             log.warning(
                 "round %d: the uploads of clients %s count with the largest norm that is usual on "
@@ -268,6 +265,7 @@ class Node:
         message: Message,
         errors: Mapping[str, float],
         targets: int,
+        *,
         has_best: bool = True,
         metrics: Sequence[str] = METRICS,
     ) -> Message:

@@ -123,7 +123,13 @@ class NodeSums:
         self.parties = len(trained)
         ids = torch.cat(trained).sort().values if trained else torch.tensor([], dtype=torch.long)
         numbers = dict(zip(FIELDS, sums.pop(NUMBERS).tolist(), strict=True))
-        if not _plausible(numbers, len(ids)):
+        # Sums of whole numbers are whole, which masks that remain are not.
+        weight, *counts = whole = [numbers[n] for n in ("weight", "task_losses", "scored")]
+        if (
+            not all(v >= 0 and v.is_integer() for v in whole)
+            or weight < len(ids)
+            or counts[0] not in (0, len(ids))
+        ):
             raise SumLost("some node's masked values were not those that it had to send")
         totals = {name: sums[UPLOAD + name] for name in like}
         mean = means_of(totals, like, numbers["weight"]) if len(ids) else {}
@@ -192,11 +198,3 @@ class NodeSums:
                 extra=event("sum_recovered", round=round, nodes=len(nodes), left=len(of_sum.left)),
             )
         return nodes, sums, of_sum.bytes_up
-
-
-def _plausible(numbers: Mapping[str, float], n_clients: int) -> bool:
-    """Return whether sums of whole numbers are whole, which masks that remain are not."""
-    whole = [numbers["weight"], numbers["task_losses"], numbers["scored"]]
-    return all(v >= 0 and v.is_integer() for v in whole) and (
-        numbers["weight"] >= n_clients and numbers["task_losses"] in (0, n_clients)
-    )

@@ -19,18 +19,17 @@ def behind_link(method: Method) -> Method:
 
     It broadcasts these; a client without any receives the mean of all.
     """
+
+    def server_for(received: Payload, ids: Tensor) -> Payload:
+        rows = {}
+        for name, t in received.items():
+            some, known = ids.to(t.device), with_axes(ids >= 0, t.ndim).to(t.device)
+            rows[name] = torch.where(known, t[some], _common(t))
+        return rows
+
     return overridden(
-        method, broadcast=lambda server, to: take(server, to.ids), server_for=_rows_for
+        method, broadcast=lambda server, to: take(server, to.ids), server_for=server_for
     )
-
-
-def _rows_for(received: Payload, ids: Tensor) -> Payload:
-    """Return the rows of the clients `ids` `(n,)`; -1 for one that has not received any."""
-    rows = {}
-    for name, t in received.items():
-        some, known = ids.to(t.device), with_axes(ids >= 0, t.ndim).to(t.device)
-        rows[name] = torch.where(known, t[some], _common(t))
-    return rows
 
 
 def _common(rows: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ import logging
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -50,14 +50,8 @@ T = TypeVar("T")
 FEWEST = 2
 """Fewest nodes of a sum."""
 
-CELLS = ("cells", "fewest_cells")
-"""Names of the numbers of cells of an upload, and of a sum with it at least."""
-
 HASH = 32
 """Bytes of a commitment."""
-
-SEALED = 2 * masking.SHARE + 16
-"""Bytes of two sealed shares."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +78,9 @@ def check_advert(answer: Message | str, asked: Collection[int]) -> Answer:
     if unknown := [t for t, *_ in like.values() if not isinstance(getattr(torch, t), torch.dtype)]:
         raise Rejected(f"it sums values of type {unknown[0]!r:.20}")
     trained = torch.tensor(sorted(ids), dtype=torch.long)
-    cells, fewest = (min(max(int(about.get(n, 0)), 0), FEW_CELLS) for n in CELLS)
+    cells, fewest = (
+        min(max(int(about.get(n, 0)), 0), FEW_CELLS) for n in ("cells", "fewest_cells")
+    )
     return Answer(
         trained, {}, like, (0.0, 0.0), (0.0, 0.0), 0, _keys(about), cells=cells, fewest_cells=fewest
     )
@@ -115,7 +111,7 @@ def check_dealt(answer: Message | str, dealer: int, members: Collection[int]) ->
     if sealed.keys() != everyone - {str(dealer)} or checks.keys() != everyone:
         raise Rejected("its shares are not for the members of the sum")
     for text in sealed.values():
-        _read_bytes(text, SEALED)
+        _read_bytes(text, 2 * masking.SHARE + 16)
     for pair in checks.values():
         for text, _ in zip(pair, range(2), strict=True):
             _read_bytes(text, HASH)
@@ -218,7 +214,11 @@ class SecureSum:
             SumLost: if fewer nodes than the threshold are there to the end.
         """
         self._need("are there", len(self.keys))
-        dealt = self._share()
+        peers = {str(i): [part.hex() for part in keys] for i, keys in self.keys.items()}
+        about = {"peers": peers, "shapes": self.shapes, "cells": self.cells}
+        dealt = self._ask(
+            "share", dict.fromkeys(self.keys, about), lambda i, a: check_dealt(a, i, self.keys)
+        )
         self._need("dealt shares", len(dealt))
         vectors = self._mask(dealt)
         self._need("sent their values", len(vectors))
@@ -231,13 +231,6 @@ class SecureSum:
         if n < self.fewest:
             why = f" ({self._first_reason:.200})" if self._first_reason else ""
             raise SumLost(f"{n} nodes {did}{why}; a secure sum takes {self.fewest}")
-
-    def _share(self) -> dict[int, Dealt]:
-        peers = {str(i): [part.hex() for part in keys] for i, keys in self.keys.items()}
-        about = {"peers": peers, "shapes": self.shapes, "cells": self.cells}
-        return self._ask(
-            "share", dict.fromkeys(self.keys, about), lambda i, a: check_dealt(a, i, self.keys)
-        )
 
     def _mask(self, dealt: Mapping[int, Dealt]) -> dict[int, Tensor]:
         about = {}
@@ -263,8 +256,15 @@ class SecureSum:
         for i, of in dealt.items():
             shares = {j: found[i] for j, found in revealed.items() if i in found}
             if len(shares) < self.threshold:
-                self._lose(i, len(shares), len(revealed))
-            secret = self._secret(i, shares, of, stays=i in stayed)
+                complaints = sum(i in found for found in self.complaints.values())
+                dealt_badly = complaints > max(1, (len(self.complaints) - 1) / 2)
+                guilty = {i} if len(revealed) >= self.threshold and dealt_badly else self.liars
+                raise SumLost(
+                    f"{len(shares)} nodes revealed a share of the secret of {self._name(i)}; "
+                    f"{self.threshold} are needed",
+                    self._nodes(guilty),
+                )
+            secret = self._secret(i, shares, of.own if i in stayed else None)
             if i in stayed:
                 total += masking.mask_of(secret, n)
                 continue
@@ -294,28 +294,19 @@ class SecureSum:
 
         return self._ask("unmask", {i: {"stayed": list(map(str, stayed))} for i in stayed}, check)
 
-    def _secret(self, i: int, shares: Mapping[int, bytes], of: Dealt, stays: bool) -> bytes:
-        """Return the secret of a node: the seed of its own mask if it stays, else its key."""
-        derive, expected = (
-            (masking.commitment, of.own) if stays else (masking.public, self.keys[i].mask)
-        )
+    def _secret(self, i: int, shares: Mapping[int, bytes], own: bytes | None) -> bytes:
+        """Return the secret of a node: the seed of its `own` mask if that is given, else its key.
+
+        It is given as the commitment to the seed.
+        """
         with contextlib.suppress(ValueError):  # The shares belong to no secret.
             secret = masking.rejoin(dict(list(shares.items())[: self.threshold]))
-            if derive(secret) == expected:
+            if own == masking.commitment(secret) or (
+                own is None and self.keys[i].mask == masking.public(secret)
+            ):
                 return secret
         raise SumLost(
             f"the shares that {self._name(i)} dealt give no secret of its", self._nodes({i})
-        )
-
-    def _lose(self, i: int, n: int, revealed: int) -> NoReturn:
-        """Raise `SumLost` for too few shares of a node's secret."""
-        complaints = sum(i in of for of in self.complaints.values())
-        dealt_badly = complaints > max(1, (len(self.complaints) - 1) / 2)
-        guilty = {i} if revealed >= self.threshold and dealt_badly else self.liars
-        raise SumLost(
-            f"{n} nodes revealed a share of the secret of {self._name(i)}; {self.threshold} "
-            "are needed",
-            self._nodes(guilty),
         )
 
     def _ask(

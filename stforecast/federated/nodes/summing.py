@@ -58,7 +58,7 @@ def means_of(sums: Payload, like: Like, weight: float) -> Payload:
     return means
 
 
-def rows_of(means: Payload, sizes: Tensor, grows: bool = False) -> Payload:
+def rows_of(means: Payload, sizes: Tensor, *, grows: bool = False) -> Payload:
     """Return rows of a node's clients `(clients, …)` with this mean `(1, …)`.
 
     They are equal; or, where an upload `grows` with a client's samples, in proportion to `sizes`
@@ -70,7 +70,7 @@ def rows_of(means: Payload, sizes: Tensor, grows: bool = False) -> Payload:
     return {name: (t * with_axes(shares, t.ndim)).to(t) for name, t in means.items()}
 
 
-def bounded(upload: Payload, sizes: Tensor, grows: bool) -> tuple[Payload, list[int]]:
+def bounded(upload: Payload, sizes: Tensor, *, grows: bool) -> tuple[Payload, list[int]]:
     """Return uploads `(clients, …)` with bounded norms, and the rows that were bounded.
 
     Where an upload `grows` with a client's samples, its norm per sample counts. Fewer than three

@@ -21,7 +21,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -153,7 +153,11 @@ def _write(checkpoint: Checkpoint, folder: Path) -> None:
     (folder / SUMS).write_text("".join(lines))
     for path in (*folder.iterdir(), folder):
         path.chmod(0o755 if path is folder else 0o644)
-        _flush(path)
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def _without_shared_memory(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -172,14 +176,6 @@ def _without_shared_memory(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _checksum(path: Path) -> str:
     return checksum(path).removeprefix("sha256:")
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def newest_first(folder: Path) -> list[Path]:
@@ -201,10 +197,14 @@ def load_checkpoint(folder: Path) -> Checkpoint:
         _check_about(about, folder)
         seed, best = about["seed"], about["best_round"]
         extra = folder / "extra.safetensors"
+
+        def state(name: str, round: int) -> State:
+            return State.from_flat(load_file(folder / f"{name}.safetensors"), round, seed)
+
         return Checkpoint(
             run=about["run"],
-            state=_read_state(folder / "state.safetensors", about["round"], seed),
-            best=None if best is None else _read_state(folder / "best.safetensors", best, seed),
+            state=state("state", about["round"]),
+            best=None if best is None else state("best", best),
             reports=[RoundReport(**row) for row in about["reports"]],
             cohort_size=about["cohort_size"],
             notes=about["notes"],
@@ -239,10 +239,6 @@ def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value <= LARGEST
 
 
-def _read_state(path: Path, round: int, seed: int) -> State:
-    return State.from_flat(load_file(path), round, seed)
-
-
 def _check_sums(folder: Path, remedy: str) -> None:
     path = folder / SUMS
     with reading(path, "as checksums", remedy):
@@ -271,30 +267,22 @@ def newest_sound(
     Raises:
         InputError: if it is of another run, such as one on other data.
     """
-    found = next(_sound(folder, before), None)
-    if found is not None and run is not None:
-        _refuse_other(found, run, folder)
-    return found
-
-
-def _refuse_other(found: Checkpoint, run: Mapping[str, Any], folder: Path) -> None:
-    made = found.run
-    if differs := sorted(k for k in run.keys() | made.keys() if run.get(k) != made.get(k)):
-        raise InputError(
-            f"{folder / f'round-{found.state.round:04d}'}: was made with other "
-            f"{' and '.join(differs)}; go on with those that the run was begun with, or begin a "
-            "new run in another folder"
-        )
-
-
-def _sound(folder: Path, before: int | None) -> Iterator[Checkpoint]:
     for path in newest_first(folder):
         if before is not None and _round_of(path) >= before:
             continue
         try:
-            yield load_checkpoint(path)
+            found = load_checkpoint(path)
         except InputError as e:
             log.warning("%s", e)
+            continue
+        made, wanted = found.run, found.run if run is None else run
+        if differs := sorted(k for k in {*wanted, *made} if wanted.get(k) != made.get(k)):
+            raise InputError(
+                f"{path}: was made with other {' and '.join(differs)}; go on with those that the "
+                "run was begun with, or begin a new run in another folder"
+            )
+        return found
+    return None
 
 
 def fingerprint(tensors: Mapping[str, Tensor], *texts: object) -> str:

@@ -56,11 +56,6 @@ FORMAT = 1
 AGAIN = "delete the folder and run it again"
 """Remedy for a run with damaged results."""
 
-MAX_HEADER = 2**14
-"""Largest number of characters in the header of a run's tables."""
-
-PACKAGES = ("stforecast", "torch", "numpy", "pandas", "scikit-learn", "xarray")
-
 
 def check_new(out: Path, command: str) -> None:
     """Check before a run that its results can be written: no run or file is in the way."""
@@ -146,12 +141,11 @@ def read_begun(out: Path, command: str, entries: Iterable[str] = ("label",)) -> 
     if about.get("checksum") != _checksum(about):
         raise InputError(f"{path}: cannot be trusted, its checksum differs; {remedy}")
     settings = about.get("settings")
-    for name, there in (
-        ("method in its settings", isinstance(settings, dict) and "method" in settings),
-        *((name, name in about) for name in entries),
-    ):
-        if not there:
-            raise InputError(f"{path}: no {name}; {remedy}")
+    missing = [name for name in entries if name not in about]
+    if not isinstance(settings, dict) or "method" not in settings:
+        missing = ["method in its settings"]
+    if missing:
+        raise InputError(f"{path}: no {missing[0]}; {remedy}")
     now, then = versions(), about.get("versions", {})
     if changed := [f"{p} {then[p]}" for p in now if then.get(p, now[p]) != now[p]]:
         log.warning("%s was begun with %s; numbers may differ a little", out, ", ".join(changed))
@@ -193,7 +187,8 @@ def writing(target: Path, then: str = "") -> Iterator[None]:
 @cache
 def versions() -> dict[str, str]:
     """Return the versions of the packages that compute a run."""
-    return {"python": platform.python_version(), **{p: version(p) for p in PACKAGES}}
+    packages = ("stforecast", "torch", "numpy", "pandas", "scikit-learn", "xarray")
+    return {"python": platform.python_version(), **{p: version(p) for p in packages}}
 
 
 def write_about(out: Path, about: dict[str, Any]) -> None:
@@ -249,10 +244,6 @@ def find_folders(folders: Iterable[Path], command: str) -> list[Path]:
     return runs
 
 
-SMALL = 2**22
-"""Bytes of a table up to which it is kept in memory."""
-
-
 def read_csv(
     path: Path, numbers: Iterable[str], text: Iterable[str] = (), lines: int | None = None
 ) -> pd.DataFrame:
@@ -261,10 +252,11 @@ def read_csv(
     Only an empty field is missing: `NA`, `None` and the like may be names of cells or classes.
     """
     with reading(path, "as a table", AGAIN):
-        with path.open() as file:  # thousands of columns would take the parser minutes
-            header = file.readline(MAX_HEADER)
-        if len(header) == MAX_HEADER:
-            raise InputError(f"{path}: line 1 is longer than {MAX_HEADER} characters; {AGAIN}")
+        longest = 2**14  # Thousands of columns would take the parser minutes.
+        with path.open() as file:
+            header = file.readline(longest)
+        if len(header) == longest:
+            raise InputError(f"{path}: line 1 is longer than {longest} characters; {AGAIN}")
         _check_whole(path, lines)
         types = dict.fromkeys(text, str)
         table = pd.read_csv(path, dtype=types, keep_default_na=False, na_values=[""])
@@ -327,9 +319,8 @@ def write_table(table: pd.DataFrame, path: Path, style: CsvStyle = "plain") -> N
         return write_csv(_with_midnight(table), path, style)
     with needing("excel", f"{path}: needs a library"):
         import openpyxl  # noqa: F401  pandas writes with it
-    names = {name: inert(name) for name in _names(table)}
-    changed = {name: new for name, new in names.items() if new != name}
-    book = _workbook(_marked(table, changed))
+    marked = {name: inert(name) for name in _names(table) if inert(name) != name}
+    book = _workbook(_marked(table, marked))
     with atomic_path(path) as part:
         part.write_bytes(book)
 
@@ -400,7 +391,12 @@ def write_csv(
                     path,
                     min(marked),
                 )
-            _in_full(_marked(some, marked)).to_csv(
+            table = _marked(some, marked)
+            single = table.select_dtypes("float32")
+            large = single.columns[(single.abs() >= 2**24).any()]
+            if len(large):  # Else without all digits.
+                table = table.astype(dict.fromkeys(large, "float64"))
+            table.to_csv(
                 file,
                 index=False,
                 header=some is first,
@@ -410,22 +406,13 @@ def write_csv(
             )
 
 
-def _in_full(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table whose large numbers of single precision are written with all digits."""
-    single = table.select_dtypes("float32")
-    large = single.columns[(single.abs() >= 2**24).any()]
-    return table.astype(dict.fromkeys(large, "float64")) if len(large) else table
-
-
 def _texts(table: pd.DataFrame) -> pd.Index:
     return table.select_dtypes(exclude=["number", "bool", "datetime", "datetimetz"]).columns
 
 
 def _names(table: pd.DataFrame) -> set[Any]:
     """Return the texts of a table, and the names of its columns."""
-    return {name for column in _texts(table) for name in table[column].unique()} | set(
-        table.columns
-    )
+    return {*table.columns, *(name for column in _texts(table) for name in table[column].unique())}
 
 
 def _marked(table: pd.DataFrame, marked: Mapping[Any, Any]) -> pd.DataFrame:
@@ -495,7 +482,10 @@ class Run(ABC):
         """
         alike: dict[str, Self] = {}
         for run in map(cls.open, find_folders(map(Path, folders), cls.command)):
-            twin = alike.setdefault(run._identity(), run)
+            # A copy may lack or change its times, lines and versions.
+            same = {k: v for k, v in run.about.items() if "seconds" not in k}
+            same = {k: v for k, v in same.items() if k not in ("versions", LINES)}
+            twin = alike.setdefault(json.dumps(same, sort_keys=True), run)
             if twin.folder.resolve() == run.folder.resolve():
                 continue
             if twin._results() != run._results():
@@ -505,12 +495,6 @@ class Run(ABC):
                 )
             log.warning("%s is a copy of %s, and is left out", run.folder, twin.folder)
         return [*alike.values()]
-
-    def _identity(self) -> str:
-        """Return the contents of `run.json`, except for those that a copy may lack or change."""
-        left_out = {"versions", LINES}
-        kept = {k: v for k, v in self.about.items() if k not in left_out and "seconds" not in k}
-        return json.dumps(kept, sort_keys=True)
 
     def _results(self) -> bytes:
         path = self.folder / "metrics.csv"
@@ -563,7 +547,7 @@ class Run(ABC):
         A small one is read once, as several figures and tables need it.
         """
         path, lines = self.folder / name, self.about[LINES].get(name)
-        if path.is_file() and (found := path.stat()).st_size <= SMALL:
+        if path.is_file() and (found := path.stat()).st_size <= 2**22:
             names = tuple(numbers), tuple(text)
             return _read_once(path, found.st_mtime_ns, found.st_size, *names, lines).copy()
         return read_csv(path, numbers, text, lines)

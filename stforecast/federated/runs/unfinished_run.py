@@ -39,8 +39,6 @@ from stforecast.federated.runs.run_folder import CHECKPOINTS, Run, begin, writin
 
 log = logging.getLogger(__name__)
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
 GRACE = 5.0
 """Seconds that a round may last on after a signal, where the system has timers."""
 
@@ -97,7 +95,8 @@ class Checkpointer:
         """Install the signal handlers if this is the main thread."""
         if threading.current_thread() is threading.main_thread():
             timer = [signal.SIGALRM] if hasattr(signal, "setitimer") else []
-            self._handlers = {s: signal.signal(s, self._on_signal) for s in (*SIGNALS, *timer)}
+            signals = (signal.SIGINT, signal.SIGTERM, *timer)
+            self._handlers = {s: signal.signal(s, self._on_signal) for s in signals}
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -196,7 +195,12 @@ class Checkpointer:
         found = newest_sound(self.folder, self._run)
         if found is None:
             return
-        _check_fits(found.state, federation, self.folder)
+        rounds, seed, state = federation.server.rounds, federation.state.seed, found.state
+        if state.round > rounds or state.seed != seed:
+            raise InputError(
+                f"{self.folder}: round {state.round} of seed {state.seed} is of another run, this "
+                f"one has {rounds} rounds and seed {seed}; begin a new run in another folder"
+            )
         federation.restore(found.state, found.best, found.reports)
         federation.trainer.cohort_size = found.cohort_size
         if observer:
@@ -231,16 +235,9 @@ class Checkpointer:
 
     def _save(self, federation: Federation, observer: Observer | None) -> None:
         notes, extra = observer.notes() if observer else ({}, {})
-        checkpoint = Checkpoint(
-            run=self._run,
-            state=federation.state,
-            best=federation.best,
-            reports=federation.reports,
-            cohort_size=federation.trainer.cohort_size,
-            notes=notes,
-            extra=extra,
-        )
-        self._write(checkpoint, self.folder)
+        of_run = federation.state, federation.best, federation.reports
+        cohort_size = federation.trainer.cohort_size
+        self._write(Checkpoint(self._run, *of_run, cohort_size, notes, extra), self.folder)
 
     def _write(self, checkpoint: Checkpoint, folder: Path) -> None:
         start = time.perf_counter()
@@ -276,20 +273,6 @@ def _fingerprints(federation: Federation) -> list[str]:
     return [*map(fingerprint, found), ""]
 
 
-def _check_fits(state: State, federation: Federation, folder: Path) -> None:
-    """Check that a state may be one of the federation."""
-    rounds = federation.server.rounds
-    for name, found, fits in (
-        ("round", state.round, state.round <= rounds),
-        ("seed", state.seed, state.seed == federation.state.seed),
-    ):
-        if not fits:
-            raise InputError(
-                f"{folder}: {name} {found} is of another run, this one has {rounds} rounds and "
-                f"seed {federation.state.seed}; begin a new run in another folder"
-            )
-
-
 LOCK = ".lock"
 """Name of the file that is locked; it contains the process's id."""
 
@@ -303,18 +286,16 @@ def locked(out: Path) -> Iterator[None]:
     """
     run_folder.check_folder(out)
     made = [folder for folder in (out, *out.parents) if not folder.exists()]
-    with ExitStack() as stack:
-        stack.callback(_remove_empty, made)
-        with writing(out):
-            out.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(file_lock(out / LOCK, out))
-        yield
-
-
-def _remove_empty(folders: list[Path]) -> None:
-    with suppress(OSError):  # Raised for a folder that is not empty.
-        for folder in folders:
-            folder.rmdir()
+    try:
+        with ExitStack() as stack:
+            with writing(out):
+                out.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(file_lock(out / LOCK, out))
+            yield
+    finally:
+        with suppress(OSError):  # Raised for a folder that is not empty.
+            for folder in made:
+                folder.rmdir()
 
 
 R = TypeVar("R", bound=Run)

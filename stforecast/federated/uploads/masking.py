@@ -162,15 +162,13 @@ def split(secret: bytes, holders: Iterable[int], threshold: int) -> dict[int, by
     True
     """
     terms = [int.from_bytes(secret), *(secrets.randbelow(PRIME) for _ in range(threshold - 1))]
-    return {i: _value(terms, i + 1).to_bytes(SHARE) for i in holders}
-
-
-def _value(terms: list[int], x: int) -> int:
-    """Return the value of a polynomial by Horner's rule."""
-    value = 0
-    for term in reversed(terms):
-        value = (value * x + term) % PRIME
-    return value
+    shares = {}
+    for i in holders:
+        value = 0
+        for term in reversed(terms):  # Horner's rule.
+            value = (value * (i + 1) + term) % PRIME
+        shares[i] = value.to_bytes(SHARE)
+    return shares
 
 
 def rejoin(shares: Mapping[int, bytes]) -> bytes:

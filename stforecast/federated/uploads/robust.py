@@ -55,9 +55,6 @@ Rule = Literal["none", "median", "trimmed", "clip", "drop"]
 RULES = get_args(Rule)[1:]
 """Names of all rules of robust aggregation."""
 
-OUTLYING = 3.0
-"""Distance to the median beyond which a client is outlying, over that of the median client."""
-
 
 @dataclass(frozen=True)
 class Robust(CheckedOptions):
@@ -89,7 +86,9 @@ class Robust(CheckedOptions):
                 f" cannot protect {method.name}: {method.attacked.unguarded}; {others}",
             )
 
-    def guard(self, uploads: Payload, apart: bool = False, model: Collection[str] = ()) -> Payload:
+    def guard(
+        self, uploads: Payload, *, apart: bool = False, model: Collection[str] = ()
+    ) -> Payload:
         """Return the uploads `(clients, …)` for the method's aggregation.
 
         Args:
@@ -124,7 +123,7 @@ class Robust(CheckedOptions):
         if not parts:
             return torch.arange(len(next(iter(uploads.values()), ())))
         _, distance, usual = _distances(parts)
-        return (distance <= OUTLYING * usual).nonzero().flatten().cpu()
+        return (distance <= 3 * usual).nonzero().flatten().cpu()
 
     def _moved_to_median(self, parts: dict[str, _Part]) -> Payload:
         """Move uploads to their median: far ones partly for `clip`, else outlying ones fully."""
@@ -132,7 +131,7 @@ class Robust(CheckedOptions):
         if self.robust == "clip":
             kept = (usual / distance.clamp(min=torch.finfo(distance.dtype).tiny)).clamp(max=1)
         else:
-            kept = (distance <= OUTLYING * usual).to(distance)
+            kept = (distance <= 3 * usual).to(distance)
         return {
             name: part.filled(
                 torch.lerp(centres[name], part.values, kept.view(-1, 1, 1).to(part.values))

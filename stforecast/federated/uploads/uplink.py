@@ -38,8 +38,6 @@ from stforecast.federated.core.tensors import Like, Payload, client_sums, with_a
 
 log = logging.getLogger(__name__)
 
-NOISY = ReadIf("there is noise", lambda s: s["noise"] != "none")
-
 CODES, SCALE = "/codes", "/scale"
 """Suffixes of the names of a quantised tensor's parts."""
 
@@ -60,7 +58,9 @@ class Uplink(CheckedOptions):
     """
 
     noise: Literal["none", "laplace", "gaussian", "exponential"] = "none"
-    noise_std: Annotated[NonNegativeFloat, NOISY] = 1.0
+    noise_std: Annotated[
+        NonNegativeFloat, ReadIf("there is noise", lambda s: s["noise"] != "none")
+    ] = 1.0
     clip: NonNegativeFloat = 0.0
     privacy_delta: Annotated[
         Probability,
@@ -110,8 +110,10 @@ class Uplink(CheckedOptions):
         if self.clip:
             values = clip_uploads(values, self.clip)
         for name, t in values.items():
-            if self.noise != "none":
-                t = t + self._noise(t, generators)
+            if (law := self.noise) != "none":  # Keyed by client, so that cohorts do not matter.
+                shape = t.shape[1:]
+                rows = [_draw(law, shape, g) if g else secret_draws(law, shape) for g in generators]
+                t = t + self.noise_std * torch.stack(rows).to(t)
             if self.delta_coding and name in known:
                 t = t - known[name]
             if self.bits == 32:
@@ -134,12 +136,6 @@ class Uplink(CheckedOptions):
             differs = self.delta_coding and name in known and value.is_floating_point()
             upload[name] = value + known[name] if differs else value
         return upload
-
-    def _noise(self, like: Tensor, generators: Sequence[torch.Generator | None]) -> Tensor:
-        """Draw noise of the chosen distribution, keyed by client so that cohorts do not matter."""
-        shape, law = like.shape[1:], self.noise
-        rows = [_draw(law, shape, g) if g else secret_draws(law, shape) for g in generators]
-        return self.noise_std * torch.stack(rows).to(like)
 
 
 def _draw(law: str, shape: torch.Size, generator: torch.Generator) -> Tensor:

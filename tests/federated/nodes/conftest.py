@@ -62,7 +62,7 @@ class Nodes(Link):
         if task == "finish":
             started.finish(message)
             errors, has_best = {"mse": (node + 1) / 2, "mae": 0.25}, started.has_best(message)
-            return started.report(message, errors, 4, has_best)
+            return started.report(message, errors, 4, has_best=has_best)
         return started.round(message)
 
     def _post(self, message):

@@ -11,7 +11,6 @@ from click.testing import CliRunner
 from data_prep.base.errors import InputError
 from stforecast.cli.federate import federate_command
 from stforecast.federated.core.state import Clients, State
-from stforecast.federated.core.training import FURTHER_RATES
 from stforecast.federated.nodes.messages import FEW_CELLS
 from stforecast.federated.runs.checkpoint import (
     Checkpoint,
@@ -303,7 +302,8 @@ def test_a_finished_federation_is_continued_by_a_new_app(tmp_path):
     )  # fmt: skip
     training = after.config.training
     assert (training.rounds, training.schedule) == (10, "constant")
-    assert training.lr == 0.5 * FURTHER_RATES[before.config.training.schedule]
+    rates = {"constant": 0.1, "cosine": 1 / 3}
+    assert training.lr == 0.5 * rates[before.config.training.schedule]
     assert (tmp_path / "next" / "before" / "checkpoint.json").exists()
 
 

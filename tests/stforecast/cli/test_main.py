@@ -55,7 +55,6 @@ def test_commands_that_make_something_say_what_to_type_next(tmp_path, capsys):
     commands = {
         f"simulate --cells 1 --days 1 --out {raw}": f"prepare milan --raw {raw} --out milan.nc",
         f"prepare milan --raw {raw} --out {cube}": f"forecast {cube} --out forecast/",
-        "bench --list": "bench quick --out results/quick",
     }
     for command, following in commands.items():
         with pytest.raises(SystemExit):
@@ -512,7 +511,7 @@ def test_plot_says_which_clock_the_time_axis_has(stforecast, run_folder, tmp_pat
     monkeypatch.setattr(drawing, lambda fig, path, *_: drawn.append(fig) or path)
     args = ["plot", "predictions", run_folder, "--out", tmp_path / "a.png"]
     span = ("--from", "2013-11-10", "--to", "2013-11-10 12:00")
-    assert stforecast(*args, "--cells", "22", *span, "--top", "1", "--dpi", "80")[0] == 0
+    assert stforecast(*args, "--cells", "22", *span, "--top", "1")[0] == 0
     (ax,) = drawn[0].axes
     assert ax.get_xlabel() == "local time (Europe/Rome), 2013"
     assert ax.get_ylabel() == "internet (MB)"
@@ -680,7 +679,7 @@ def test_a_name_like_the_one_given_is_suggested(stforecast, words, meant):
 
 
 def test_benchmarks_of_the_package_are_listed_by_name(stforecast):
-    code, out, _ = stforecast("bench", "--list")
+    code, out, _ = stforecast("list", "benchmarks")
     assert code == 0
     rows = [[row[0], row[-1]] for row in map(str.split, out.splitlines()) if row]
     assert ["quick", "forecasts"] in rows

@@ -39,7 +39,7 @@ PROCESSES = {
         ("report --help", 0, set()),
         ("vision --help", 0, set()),
         ("list metrics", 0, {"pandas", "tabulate"}),
-        ("bench --list", 0, {"pandas", "tabulate"}),
+        ("list benchmarks", 0, {"pandas", "tabulate"}),
         ("list methods", 0, {"pandas", "tabulate", "torch", "tqdm"}),
         ("run --help", 0, {"pandas", "tabulate", "torch", "tqdm"}),
     ],
