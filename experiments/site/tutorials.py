@@ -24,7 +24,7 @@ import click
 from stforecast.cli.main import main
 
 BLOCK = re.compile(r"^```(sh|python|toml|text)\n(.*?)^```$", re.M | re.S)
-PICTURE = re.compile(r"\]\(figures/([\w-]+\.png)\)")
+PICTURE = re.compile(r"\]\((?:docs/)?figures/([\w-]+\.png)\)")
 
 
 class Step(NamedTuple):
