@@ -103,7 +103,7 @@ PARTS: dict[str, Part] = {
     "daylight": ("data.md", partial(of_runs, "daylight.csv", daylight_table)),
     "served": ("serve.md", guides.served_page_table),
     "new cells": ("horizons.md", guides.new_cells_tables),
-    "beside fuels": (
+    "against fuels": (
         "results/prototypes.md",
         lambda: wrapped(verdicts(of_page("prototypes", "prototypes_fuels*"))),
     ),

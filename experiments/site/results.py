@@ -140,7 +140,7 @@ def made(benchmarks: Benchmarks, page: Path) -> str:
     links = ", ".join(f"[{path.name}]({page.stem}/{path.name})" for path in files)
     items = [_made(name, benchmarks) for name in benchmarks]
     told = f"[benchmarks.json]({page.stem}/benchmarks.json)"
-    head = f"All numbers: {links}. Versions, machines, and what the columns mean: {told}."
+    head = f"All numbers: {links}. Commands, versions, machines and the columns' meaning: {told}."
     return "\n".join([wrapped(head), "", *items])
 
 
@@ -148,7 +148,7 @@ def _made(name: str, benchmarks: Benchmarks) -> str:
     about = benchmarks[name].about
     date = about["facts"]["written"].partition(" ")[0]
     title = tables.title_of(name, benchmarks)
-    return f'- <a id="{name}"></a>{title}, {date}:<br>`{about["command"]}`'
+    return f'- <a id="{name}"></a>{title}, {date}'
 
 
 def with_answers(paper: str, page: Path) -> str:

@@ -61,7 +61,7 @@ def worth_table(rows: Sequence[Row], board: Leaderboard) -> list[tables.Part]:
     about = (
         f"What federation is worth: its {title} compared with that of training alone and that of "
         "training on pooled data. gap closed: 100 % if the error equals that of pooled data, 0 % "
-        "if it equals that of training alone; not given where these two cannot be told apart."
+        "if it equals that of training alone; not given if these two do not differ significantly."
     )
     return [about, table, *said]
 
@@ -134,7 +134,7 @@ def _sentence(
         )
     if none:
         text += "; " if closed else "has no gap to close: "
-        text += f"with {_listed(none)} clients, alone cannot be told apart from pooled"
+        text += f"with {_listed(none)} clients, alone does not differ significantly from pooled"
     return f"{text}."
 
 
