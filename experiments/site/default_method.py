@@ -249,8 +249,8 @@ def _fuels_stands(benchmarks: Benchmarks) -> str:
         f"One step ahead, the MSE of `fuels` is {above} % higher than with `fedlean`; "
         f"{below} of {len(errors) - 1} other rows have a lower one. It sends "
         f"{sent['fuels']:,.0f} floats a round, `fedlean` {sent['fedlean']:,.0f}, but "
-        f"{sent[own]:,.0f} with the inputs of `fuels`; its MSE is then "
-        f"{_apart(errors[own] / fuels)}."
+        f"{sent[own]:,.0f} with the inputs of `fuels`, and then its MSE is "
+        f"{_apart(errors[own] / fuels)} than FUELS's."
     )
 
 
