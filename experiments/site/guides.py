@@ -1,8 +1,8 @@
-"""Parts of guides, such as those on security and performance, from what benchmarks measured.
+"""Parts of guides, such as on security and performance, from the results of benchmarks.
 
 The measurements lie in docs/results as the benchmarks of `experiments.benchmarks` wrote them. In
 `federation`: `hostile.csv`, `hostile-live.csv`, `robust.csv`, `nodes-NUMBER.json` and
-`kills-TARGET.json`; `attacks.json` is what `pytest --attacks` wrote. In `performance`:
+`kills-TARGET.json`; `attacks.json` was written by `pytest --attacks`. In `performance`:
 `rounds.json`, `growth.json`, `secure_sum.json`, `images.json` and `prepare.json`, which tell on
 which machine and when.
 """
@@ -50,7 +50,7 @@ def _results(name: str) -> dict[str, Any]:
 
 
 def _measured(told: str, found: Mapping[str, Any], shown: str, end: str = "") -> str:
-    """Return a part of the page: what was measured, on which machine and when, and the table."""
+    """Return a part of the page: subject, machine and date of the measurement, and the table."""
     about = found["machine"]
     where = f"Measured on {about['processor']}, torch {about['torch']}, {about['date']}:"
     return wrapped(f"{told}{where}\n\n{shown}\n\n{end}".rstrip("\n"))
@@ -84,7 +84,7 @@ def rounds_table() -> str:
 
 
 def _seconds(row: Mapping[str, Any], of_client: float) -> str:
-    """Return the seconds of a path, and those of the fastest loop over them."""
+    """Return the seconds of a path, and the speed relative to the fastest loop."""
     faster = of_client * row["clients"] / row["seconds"]
     shown = "" if row["variant"].startswith("loop") else f" ({faster:.1f}×)"
     return f"{row['seconds']:.3g}{shown}"
@@ -130,7 +130,7 @@ def papers_growth_table() -> str:
 
 
 def exceedance_table() -> str:
-    """Tabulate how often what was said to be exceeded was exceeded."""
+    """Tabulate how often a threshold was exceeded, by its forecast probability."""
     found = json.loads(EXCEEDANCE.read_text())
     told = (
         f"Spans of {found['horizon']} steps, `{found['method']}`, thresholds at the quantiles of "

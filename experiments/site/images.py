@@ -36,7 +36,7 @@ CASES = {
     "long tails in stages": ("gldp", ("gldp_table234",)),
     "a stream of tasks on a frozen transformer": ("fedta", ("fedta_table1", "fedta_office")),
 }
-"""Page of results, and those of its benchmarks that are of a case, by case."""
+"""Page of results, and its benchmarks of a case, by case."""
 
 PLAIN = {
     "local training": ("solo", "linear_probe_local"),
@@ -79,7 +79,7 @@ def cases_table() -> str:
 def _measured(
     find: Callable[[Benchmarks], list[Column]], folder: str = ""
 ) -> Iterator[tuple[str, str, Column]]:
-    """Yield the case of each data set, a link to its benchmark from beside `folder`, and it."""
+    """Yield the case of each data set, a link to its benchmark in `folder`, and the data set."""
     for case, (page, names) in CASES.items():
         for name in names:
             for column in find(of_page(page, name)):
@@ -87,7 +87,7 @@ def _measured(
 
 
 def _advice(column: Column) -> Row:
-    """Return what is better than the paper's method or undecided, and what sends least."""
+    """Return the methods that beat the paper's, how many are undecided, and which sends least."""
     reference = column.reference
     federated = {m: r for m, r in column.rows.items() if "pools" not in r and m != "chance"}
     others = {m: r for m, r in federated.items() if m != reference}
@@ -108,7 +108,7 @@ def _advice(column: Column) -> Row:
 
 
 def _sent(row: Row) -> float:
-    """Return the floats that a client sends in a round; 0 for what is not federated."""
+    """Return the floats that a client sends in a round; 0 for methods that are not federated."""
     return float(row.get(FLOATS, 0.0))
 
 

@@ -1,6 +1,6 @@
 """The pages of `docs/results/`: answers, tables, how they were made, and the contents.
 
-A page shows what `PAGES` says of it in the parts `answer` and `table`, and lists its benchmarks in
+A page shows its entry in `PAGES` in the parts `answer` and `table`, and lists its benchmarks in
 the part `made`. `index.md` has the part `contents`. A page of `docs/papers/` of the same name may
 have the part `answers`: the answers to the paper's claims.
 """
@@ -57,7 +57,7 @@ ALONE_OR_AVERAGED = (
     "fedavg, same inputs",
     "fedavg linear, same inputs",
 )
-"""Rows that the answer on prototypes alone names."""
+"""Rows that the answer on prototypes names."""
 
 PAGES = {
     "default": Page(("who_wins*",), default_method.standing, default_method.standing_answer),
@@ -86,7 +86,7 @@ PAGES = {
 
 
 def gather(folders: Sequence[Path], results: Path) -> None:
-    """Put what benchmarks measured beside their pages, and update these.
+    """Put the results of benchmarks next to their pages, and update these.
 
     Other benchmarks and all other text of the pages are kept. Of the figures, those that a page
     shows are copied to `../figures/`.
@@ -113,7 +113,7 @@ def gather(folders: Sequence[Path], results: Path) -> None:
 
 
 def write_pages(results: Path) -> None:
-    """Write the generated parts of all pages anew."""
+    """Write the generated parts of all pages again."""
     for page in pages(results):
         _write(page, updated(page.read_text(), page))
         paper = results.parent / "papers" / page.name

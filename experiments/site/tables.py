@@ -1,7 +1,7 @@
-"""The answer and the table of each page of `docs/results/`, from what its benchmarks measured.
+"""The answer and the table of each page of `docs/results/`, from its benchmarks.
 
 A table has at most 15 rows and is about errors or points against a reference method, with 95 %
-intervals where there are some. The whole tables lie beside the page.
+intervals where there are some. The whole tables are in the page's folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SIGNIFICANT = (
     "is at most 0.05."
 )
 MEASURES = {"MSE": "MSE", "last round": "accuracy in %"}
-"""Columns of benchmarks of forecasts and of images, and what they are called."""
+"""Columns of benchmarks of forecasts and of images, and their names on the page."""
 
 POINTS = "all classes, against reference"
 
@@ -39,7 +39,7 @@ JUDGED = re.compile(r" \((?:[a-z, ]*(?:trained|personal|nearest|local|global|ave
 
 
 class Column(NamedTuple):
-    """A data set of a benchmark: what it is, and its rows by method."""
+    """A data set of a benchmark: its description, and its rows by method."""
 
     about: str
     rows: dict[str, Row]
@@ -86,7 +86,7 @@ def title_of(name: str, benchmarks: Benchmarks) -> str:
 
 
 def differences(benchmarks: Benchmarks, ablations: bool = False, shown: Sequence[str] = ()) -> str:
-    """Tabulate by how many per cent each method's error is above that of the reference.
+    """Tabulate by how many per cent each method's error is above the reference's.
 
     With `ablations` it shows the changes to the reference, not the other methods. The rows `shown`
     are not left out.

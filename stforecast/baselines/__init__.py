@@ -23,4 +23,4 @@ BASELINES: Registry[type[Baseline]] = Registry(
     group="stforecast.baselines",
     sort_by=_simplest_first,
 )
-"""Every reference forecaster by name, simplest first, those of other libraries last."""
+"""Every reference forecaster by name: simplest first, other libraries last."""

@@ -38,7 +38,7 @@ from stforecast.forecasting.results import ForecastRun, data_of
 from stforecast.plots.figure import figure
 
 COLORS = {"error": "YlOrRd", "load": "viridis", "forecast": "viridis", "coverage": "PuOr"}
-"""Colours of each quantity; those of coverage diverge from what the intervals promise."""
+"""Colours of each quantity; coverage diverges from the nominal one."""
 
 LIMITS = (0.02, 0.98)
 """Quantiles of the values at which the colours end, so that one cell does not set them all."""
@@ -64,7 +64,7 @@ def map(  # The command is called so.
     """Map of the cells, coloured by their test error, load, forecast or coverage.
 
     A panel for each method, the lowest mean first; one for the load, which all share. Squares are
-    those of the published grid, points are sensors with their strongest roads. North is up. Errors
+    cells of the published grid, points are sensors with their strongest roads. North is up. Errors
     are means over seeds; load and forecast are means over the targets of the test part; coverage
     is the share of targets inside the widest interval. The colour scale leaves out the highest and
     lowest 2 % of cells, which have the colours at its ends.
@@ -215,7 +215,7 @@ class Places:
         north: `(cells,)` kilometres north of the middle.
         size: width and height of a square in kilometres.
         roads: `(roads, 2)` positions of the cells that a road joins.
-        note: what the map shows, in words.
+        note: description of the map.
         outlines: rings of each cell, `(corners, 2)` kilometres east and north; empty without them.
     """
 

@@ -38,7 +38,7 @@ MISSING = "0.88"
 """Colour of a method that was not run."""
 
 MOST_STEPS = 12
-"""Longest horizon of which all steps are shown."""
+"""Longest horizon whose steps are all shown."""
 
 ROW = 0.2
 """Height of a row in inches."""
@@ -60,13 +60,13 @@ def heatmap(
 ) -> Figure:
     """Skill or error of each method on each data set, as numbers on colours.
 
-    Skill is 1 minus the geometric mean, over cells, of a method's error divided by that of seasonal
-    naive, which repeats the day or the week before: 100 % for no error, below 0 for a larger error
-    than that of seasonal naive. Errors are pooled over cells; their colour is the ratio to the
-    lowest of the column. Both are means over seeds. Columns are the data, with the horizon if it
-    differs; if all runs have the same data, they are the times ahead and the whole horizon. Rows
-    are sorted by the geometric mean of the ratios of a row, or by the whole horizon; the best is on
-    top. Grey: not run.
+    Skill is 1 minus the geometric mean, over cells, of a method's error divided by the error of
+    seasonal naive, which repeats the day or the week before: 100 % for no error, below 0 for a
+    larger error than seasonal naive's. Errors are pooled over cells; their colour is the
+    ratio to the lowest of the column. Both are means over seeds. Columns are the data, with the
+    horizon if it differs; if all runs have the same data, they are the times ahead and the whole
+    horizon. Rows are sorted by the geometric mean of the ratios of a row, or by the whole horizon;
+    the best is on top. Grey: not run.
 
     Args:
         runs: finished runs.

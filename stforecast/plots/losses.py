@@ -122,7 +122,7 @@ class View:
 
 
 def _views(shown: Mapping[str, Sequence[Table]]) -> list[View]:
-    """Divide losses by kind: the validation loss is always the MSE, that of training may not be."""
+    """Divide losses by kind: the validation loss is always the MSE, but not the training loss."""
     views: dict[str, View] = {}
     for loss, tables in shown.items():
         for curve, table in tables:

@@ -274,7 +274,7 @@ MOST_ROUNDS = 400
 """Largest number of rounds to draw of a run."""
 
 DASHES = ("solid", "dash", "dot", "dashdot")
-"""Line styles, in the order of those of figures."""
+"""Line styles, in the same order as in figures."""
 
 
 def map_of(places: Places, arrays: Arrays) -> dict[str, Any]:

@@ -89,7 +89,7 @@ class ReportPage:
             self.overall = Table(title, overall_rows(judged, metric))
 
     def add_outlook(self, run: ForecastRun, series: Series, found: Outlook) -> None:
-        """Begin the page with what follows the history of a run's model."""
+        """Begin the page with the forecast that follows the history of a run's model."""
         with run.open_forecasts() as located:
             parts = located, cube_of(run), self.arrays, MOST_VALUES
             self.ahead = outlook_section(series, found, *parts)

@@ -325,12 +325,18 @@ def test_of_a_method_for_images_the_best_model_is_shown():
     ]
     answer = images.answers(found)
     assert "Of 1 tests of the paper's claims, 1 hold, 0 do not" in answer
-    assert "`pfpl` is more accurate than 0 of 1 other methods. None is significantly better" in answer
+    assert (
+        "`pfpl` is more accurate than 0 of 1 other methods. None is significantly better" in answer
+    )
 
 
 @pytest.mark.parametrize(
     ("seeds", "told"),
-    [({}, ""), ({TO_TELL: 12}, "; 12 seeds might decide"), ({TO_TELL: 101}, ", also with 100 seeds")],
+    [
+        ({}, ""),
+        ({TO_TELL: 12}, "; 12 seeds might decide"),
+        ({TO_TELL: 101}, ", also with 100 seeds"),
+    ],
 )
 def test_what_cannot_be_told_says_how_many_seeds_might_tell(seeds, told):
     assert images.seeds_to_tell({"answer": UNTOLD, **seeds}) == told
