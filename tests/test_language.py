@@ -13,7 +13,7 @@ PLAIN = {
     r"(?:that|those) of": "a genitive, a preposition, or the noun again: the server's, as in, from",
     r"(?:told|says|said)": "names, lists, shows, has, reports; differ significantly",
     r"(?:anew|alike|alone)": "again; similar, equally; only, by itself, local",
-    r"(?:and|as|at|by|for|from|in|is|of|on|or|than|to|with) what": "the noun: the fault, the output",
+    r"(?:and|as|at|by|for|from|in|is|of|on|or|than|to|with) what": "the noun: the fault, output",
     r"of (?:which|whose)": "a second sentence, or: whose, where, that",
     r"beside": "next to, in the folder of, besides",
 }
@@ -36,7 +36,9 @@ def docstrings():
 def documents():
     """Prose only: no code, tables or comments."""
     for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")):
-        text = re.sub(r"^```.*?^```$|<!--.*?-->|^(\|| {4}).*?$", "", path.read_text(), flags=re.M | re.S)
+        text = re.sub(
+            r"^```.*?^```$|<!--.*?-->|^(\|| {4}).*?$", "", path.read_text(), flags=re.M | re.S
+        )
         yield path, text
 
 
@@ -48,7 +50,7 @@ def places(texts, pattern):
         words += len(plain.split())
         spaced = pattern.replace(" ", r"\s+")
         hits = re.finditer(rf"\b{spaced}\b", plain, re.I)
-        found += [f"{path.relative_to(ROOT)}: …{plain[:m.end()][-40:]}" for m in hits]
+        found += [f"{path.relative_to(ROOT)}: …{plain[: m.end()][-40:]}" for m in hits]
     return 10_000 * len(found) / words, found
 
 

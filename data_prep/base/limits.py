@@ -7,13 +7,12 @@ There are two limits. The content must fit into the free memory of the machine a
 
 from __future__ import annotations
 
-import gzip
 import io
 import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import psutil
 
@@ -146,12 +145,6 @@ def read_bounded(path: Path, most: int, opener: Callable[..., Any] = open) -> by
     if len(data) > most:
         raise InputError(f"{path}: has more than {most:,} bytes, expected fewer; get it again")
     return data
-
-
-def gunzip(path: Path, cost: Callable[[bytes], int] = len) -> bytes:
-    """Read a gzip file, if `read_expanded` accepts its size."""
-    with gzip.open(path) as packed:
-        return read_expanded(cast(IO[bytes], packed), path, cost)
 
 
 def read_expanded(packed: IO[bytes], path: Path, cost: Callable[[bytes], int] = len) -> bytes:

@@ -9,7 +9,7 @@ from PIL import Image
 
 from data_prep.base.errors import InputError
 from experiments.site import default_method, images, tables
-from experiments.site.markdown import MOST_BYTES, replaced, shrunk, wrapped
+from experiments.site.markdown import MOST_BYTES, shrunk, wrapped
 from experiments.site.measured import (
     NAMES,
     RESULTS,
@@ -18,7 +18,7 @@ from experiments.site.measured import (
     pages,
     read_benchmark,
 )
-from experiments.site.results import INDEX, PAGES, contents, gather, updated, with_answers
+from experiments.site.results import PAGES, gather, updated, with_answers
 from experiments.site.tables import POINTS
 from vision.cli.compare import HOLDS, TO_TELL, UNTOLD
 
@@ -105,12 +105,9 @@ def benchmark(tmp_path):
 
 @pytest.fixture
 def results(tmp_path):
-    """A folder of two pages and an index."""
+    """A folder of two pages."""
     folder = tmp_path / "docs" / "results"
     folder.mkdir(parents=True)
-    (folder / INDEX).write_text(
-        "# Results\n\n<!-- contents: generated -->\n<!-- contents: end -->\n"
-    )
     for name, names in {"one": "one, both*", "two": "two*"}.items():
         text = PAGE.format(names=names).replace("# Page", f"# Page {name}")
         (folder / f"{name}.md").write_text(text)
@@ -128,9 +125,6 @@ def test_benchmarks_are_gathered_beside_the_pages_that_name_them(benchmark, resu
     assert items == [("one", "First"), ("both", "Third")]
     assert list(benchmarks_of(results / "one.md")) == ["one", "both"]
     assert list(benchmarks_of(results / "two.md")) == ["two_x"]
-    assert "- [Page one](one.md): 2 benchmarks\n- [Page two](two.md): 1 benchmark\n" in (
-        (results / INDEX).read_text()
-    )
     assert [path.name for path in (results.parent / "figures").iterdir()] == ["one-a-cdf.png"], (
         "only figures that a page shows are kept"
     )
@@ -412,8 +406,8 @@ def test_the_pages_are_as_they_would_be_written_today():
         assert len(NAMES.findall(text)) == 1
         for figure in re.findall(r"\(\.\./(figures/.*?)\)", text):
             assert (RESULTS.parent / figure).is_file()
-    index = (RESULTS / INDEX).read_text()
-    assert replaced(index, "contents", lambda: contents(RESULTS)) == index
+    index = (RESULTS / "index.md").read_text()
+    assert all(f"]({page.name}" in index for page in every)
     nav = (Path(__file__).parents[3] / "mkdocs.yml").read_text()
     assert all(f"results/{page.name}" in nav for page in every)
 
