@@ -134,7 +134,9 @@ def _sentence(
         )
     if none:
         text += "; " if closed else "has no gap to close: "
-        text += f"with {_listed(none)} clients, local training does not differ significantly from pooled"
+        text += (
+            f"with {_listed(none)} clients, local and pooled training do not differ significantly"
+        )
     return f"{text}."
 
 

@@ -57,7 +57,10 @@ def test_without_a_gap_the_sentence_says_so(divided):
         *divided("kmeans:4", [1, 2, 3, 19], {"solo": 0.5, "fedavg": 1.0}),
     ]
     text = results_table(runs, {})
-    assert "**fedavg** has no gap to close: with 2 and 4 clients, local training does not" in text
+    assert (
+        "**fedavg** has no gap to close: with 2 and 4 clients, local and pooled training do not"
+        in text
+    )
     assert "solo all †" in text
 
 
