@@ -58,7 +58,7 @@ def test_without_a_gap_the_sentence_says_so(divided):
     ]
     text = results_table(runs, {})
     assert (
-        "**fedavg** has no gap to close: with 2 and 4 clients, local and pooled training do not"
+        "has no gap to close: local and pooled training with 2 and 4 clients do not"
         in text
     )
     assert "solo all †" in text
