@@ -26,6 +26,8 @@ SPDX = {
     "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
     "Python Software Foundation License": "PSF-2.0",
     "Apache 2.0": "Apache-2.0",
+    "Apache 2.0 License": "Apache-2.0",
+    "ISC License (ISCL)": "ISC",
     "3-Clause BSD License": "BSD-3-Clause",
 }
 """Licences by the classifier or the words of a package."""
@@ -41,7 +43,8 @@ def declared(package: Distribution) -> str:
             return canonicalize_license_expression(SPDX.get(text, text))
         except InvalidLicenseExpression:
             continue
-    found = {bsd(package) if k == "BSD License" else SPDX.get(k, "") for k in kinds}
+    kinds += [str(about.get("License"))]
+    found = {bsd(package) if k in ("BSD License", "BSD") else SPDX.get(k, "") for k in kinds}
     return " OR ".join(sorted(found - {""})) or UNCHECKED
 
 

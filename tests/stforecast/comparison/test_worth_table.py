@@ -57,10 +57,7 @@ def test_without_a_gap_the_sentence_says_so(divided):
         *divided("kmeans:4", [1, 2, 3, 19], {"solo": 0.5, "fedavg": 1.0}),
     ]
     text = results_table(runs, {})
-    assert (
-        "has no gap to close: local and pooled training with 2 and 4 clients do not"
-        in text
-    )
+    assert "has no gap to close: local and pooled training with 2 and 4 clients do not" in text
     assert "solo all †" in text
 
 
