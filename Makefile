@@ -1,5 +1,5 @@
 # make demo | test (types and quick) | docs | bench | federation-demo | test-repeats | test-flower | test-slow |
-# test-machines | lint | lock | audit: each sets up what it needs on a fresh machine.
+# test-machines | lint | lock | licences | audit: each sets up what it needs on a fresh machine.
 PYTHON ?= python3
 BIN := .venv/bin
 export MPLBACKEND ?= Agg
@@ -7,7 +7,7 @@ PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 # Else each process that a test starts compiles every module anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo test types quick docs bench federation-demo test-repeats test-flower test-slow test-machines lint lock audit clean
+.PHONY: setup demo test types quick docs bench federation-demo test-repeats test-flower test-slow test-machines lint lock licences audit clean
 
 setup: .venv/.installed
 
@@ -82,13 +82,23 @@ lock: .venv-audit/.installed
 		-o constraints.txt pyproject.toml
 	sed -i -e 's/^\(torch==[0-9.]*\)+.*/\1/' -e '/^stforecast @/d' constraints.txt
 
-# --strict: a package that could not be audited is an error, not a success.
+# --strict: a package that could not be audited is an error, not a success. Then the distributions.
 audit: .venv-audit/.installed
 	.venv-audit/bin/pip-audit --strict --disable-pip --no-deps -r constraints.txt
+	.venv-audit/bin/validate-pyproject pyproject.toml
+	rm -rf dist && .venv-audit/bin/python -m build -q
+	.venv-audit/bin/twine check --strict dist/*
+	.venv-audit/bin/check-wheel-contents dist/*.whl
+
+# Licences of the packages of both environments; licences.csv keeps the others'.
+licences: setup .venv-flower/.installed
+	$(BIN)/python tests/licences.py
+	.venv-flower/bin/python tests/licences.py
 
 .venv-audit/.installed:
 	$(PYTHON) -m venv .venv-audit
-	.venv-audit/bin/pip install -q --disable-pip-version-check pip-tools pip-audit
+	.venv-audit/bin/pip install -q --disable-pip-version-check pip-tools pip-audit \
+		build check-wheel-contents twine validate-pyproject
 	touch $@
 
 clean:

@@ -46,7 +46,7 @@ from experiments.site.default_method import (
     tuned_list,
 )
 from experiments.site.guides import of_runs
-from experiments.site.markdown import as_png, replaced, shrunk, wrapped
+from experiments.site.markdown import as_png, photograph, replaced, shrunk, wrapped
 from experiments.site.measured import RESULTS, of_page
 from experiments.site.references import forecasts_sent, images_sent
 from experiments.site.results import gather, write_pages
@@ -103,7 +103,7 @@ PARTS: dict[str, Part] = {
     "daylight": ("data.md", partial(of_runs, "daylight.csv", daylight_table)),
     "served": ("serve.md", guides.served_page_table),
     "new cells": ("horizons.md", guides.new_cells_tables),
-    "beside fuels": (
+    "against fuels": (
         "results/prototypes.md",
         lambda: wrapped(verdicts(of_page("prototypes", "prototypes_fuels*"))),
     ),
@@ -143,9 +143,11 @@ def run_tutorial(page: Path) -> None:
     text = page.read_text()
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         fresh = refreshed(text)
-        drawn = {name: shrunk(Path(name)) for name in pictures(text)}
+        if (report := Path("forecast/report.html")).exists():
+            photograph(report, Path("forecast.png"))
+        drawn = {name: shrunk(Path(name)) for name in pictures(text) if Path(name).exists()}
     for name, picture in drawn.items():
-        copy = page.parent / "figures" / name
+        copy = (DOCS if page.parent == ROOT else page.parent) / "figures" / name
         copy.parent.mkdir(exist_ok=True)
         copy.write_bytes(picture)
     page.write_text(fresh)

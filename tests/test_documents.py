@@ -427,6 +427,13 @@ def test_links_and_pictures_lead_to_files(document):
         assert path.exists() or path in generated, link
 
 
+def test_every_word_of_the_glossary_is_linked_and_every_linked_word_is_there():
+    words = re.findall(r"^### (.*)$", (ROOT / "docs/glossary.md").read_text(), re.M)
+    links = re.findall(r"glossary\.md#([\w-]+)", "".join((ROOT / d).read_text() for d in DOCUMENTS))
+    assert len(words) == 25
+    assert set(links) == {word.lower().replace(" ", "-") for word in words}
+
+
 def test_new_images_are_predicted_as_the_page_says(place):
     for name, value in (("dark", 20), ("light", 230)):
         (place / "mine" / name).mkdir(parents=True)

@@ -1,6 +1,7 @@
 """The source distribution and the wheel are whole, and work where nothing else of ours lies."""
 
 import os
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -11,6 +12,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("data_prep", "stforecast", "vision")
@@ -78,11 +80,24 @@ def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(built):
 
 
 @pytest.mark.slow
-def test_the_source_distribution_says_what_it_is(built):
-    archive, _, _ = built
+def test_the_source_distribution_holds_all_that_its_tests_and_documents_need(built):
+    archive, _, copy = built
     with tarfile.open(archive) as tar:
         names = {name.partition("/")[2] for name in tar.getnames()}
-    assert {"README.md", "LICENSE", "pyproject.toml"} <= names
+    left_out = set(call("git", "ls-files", cwd=copy).splitlines()) - names
+    assert left_out == {".dockerignore", ".github/workflows/test.yml", ".gitignore"}
+
+
+@pytest.mark.parametrize(
+    ("subject", "accepted"),
+    [("Refuse cubes without a unit", True), ("Refuse cubes.", False), ("x" * 73, False)],
+)
+def test_the_hook_checks_the_subject_of_a_commit(subject, accepted, tmp_path):
+    (hooks,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    _, script, code = shlex.split(hooks["hooks"][1]["entry"])
+    (tmp_path / "message").write_text(f"{subject}\n\nA body of any length.\n")
+    done = subprocess.run([sys.executable, script, code, tmp_path / "message"], check=False)
+    assert (done.returncode == 0) is accepted
 
 
 @pytest.mark.slow

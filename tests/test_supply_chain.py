@@ -5,13 +5,16 @@ That downloads are verified by checksum, resumed, and unpacked nowhere else is t
 """
 
 import ast
+import contextlib
 import os
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import PackageNotFoundError, distribution
 from itertools import chain
 from pathlib import Path
 
+import licences
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -37,6 +40,12 @@ ALLOWED = {
 """Where files are fetched, and what stays on this machine."""
 
 LOCK = ROOT / "constraints.txt"
+
+PERMISSIVE = {
+    *("0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "CC0-1.0", "MIT"),
+    *("MIT-CMU", "PSF-2.0", "Zlib"),
+}
+"""SPDX licences without a copyleft."""
 
 UNPACKERS = {"tarfile.open", "shutil.unpack_archive"}
 
@@ -201,6 +210,25 @@ def test_every_dependency_is_locked_to_one_version_within_its_range():
     for requirement in map(Requirement, wanted):
         if requirement.name != "stforecast":
             assert requirement.specifier.contains(locked[canonicalize_name(requirement.name)])
+
+
+def test_the_core_has_no_copyleft_but_that_of_single_files():
+    """MPL-2.0 covers the files of certifi, and some of tqdm's, not programs that use them."""
+    rows = licences.read()
+    assert list(rows) == licences.locked(), "run: make licences"
+    core = {name for name, row in rows.items() if row["core"]}
+    assert core >= licences.core(), "run: make licences"
+    by_file = {name for name in core if "MPL-2.0" in rows[name]["licence"]}
+    assert by_file == {"certifi", "tqdm"}
+    words = {w for name in core - by_file for w in rows[name]["licence"].split()}
+    assert words - {"AND", "OR", "WITH", "LLVM-exception"} <= PERMISSIVE
+
+
+def test_licences_are_those_that_the_installed_packages_declare():
+    for name, row in licences.read().items():
+        with contextlib.suppress(PackageNotFoundError):
+            found = licences.declared(distribution(name))
+            assert found in (row["licence"], licences.UNCHECKED), f"{name}; run: make licences"
 
 
 @pytest.mark.attack("unreachable service")

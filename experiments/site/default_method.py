@@ -16,7 +16,7 @@ from experiments.site import tables
 from experiments.site.images import FLOATS
 from experiments.site.markdown import as_png, wrapped
 from experiments.site.measured import RESULTS, Benchmarks
-from experiments.site.tables import AGAINST, TOLD_APART, columns_of, side
+from experiments.site.tables import AGAINST, SIGNIFICANT, columns_of, side
 from stforecast.bench.curves import COLORS
 from stforecast.bench.drawing import SMALL
 from stforecast.bench.statistics.estimate import Estimate
@@ -50,14 +50,14 @@ def standing(benchmarks: Benchmarks) -> str:
             "method": marked(method, record.pools),
             f"MSE above `{reference}`'s, mean [95 %]": f"{record.above} %",
             "lower": f"{record.lower}",
-            "not told apart": f"{record.level}",
+            "not significant": f"{record.level}",
             "higher": f"{record.higher}",
         }
         for method, record in records.items()
     ]
     told = (
         f"Other methods against `{reference}` in {_parts(benchmarks)}: the geometric mean of their "
-        f"MSE over data sets, and in how many test parts it is lower or higher. {TOLD_APART}"
+        f"MSE over data sets, and in how many test parts it is lower or higher. {SIGNIFICANT}"
     )
     pools = any(record.pools for record in records.values())
     note = "\n\n† trained on the data of all clients together." if pools else ""
@@ -93,8 +93,8 @@ def _against_best(benchmarks: Benchmarks) -> str:
     above, place = 100 * math.expm1(max(logs)), places[logs.index(max(logs))]
     ends = f"at most {above:.1f} % higher" if above > 0 else f"at least {-above:.1f} % lower"
     return (
-        "From that of the best other row of each part, of whatever kind, the MSE of "
-        f"`{reference}` differs by {mean} % in the mean; it is {ends} ({place})."
+        f"On average over the parts, the MSE of `{reference}` differs by {mean} % from the best "
+        f"other row; it is {ends} ({place})."
     )
 
 
@@ -105,7 +105,7 @@ def rivals_answer(benchmarks: Benchmarks, rivals: Collection[str]) -> str:
     told = "".join(_record_told(f"`{m}`", r) for m, r in records.items())
     lower = _parts_lower(benchmarks, records)
     return (
-        "**A method that trains alone or averages models has a lower error than "
+        "**A method that trains locally or averages models has a lower error than "
         f"`{columns[0].reference}` in {_times(lower)} of {len(columns)}.**{told}"
     )
 
@@ -212,12 +212,12 @@ SHOWN = 12
 
 
 def federated_answer(benchmarks: Benchmarks) -> str:
-    """Tell which methods are told to be better than the default, and how FUELS stands."""
+    """Return which methods are significantly better than the default, and the place of FUELS."""
     return f"{tables.verdicts(benchmarks)}\n- {_fuels_stands(benchmarks)}"
 
 
 def tuned_list(benchmarks: Benchmarks) -> str:
-    """Tell the MSE of each method with its default settings and with tuned ones, the best alone."""
+    """List the MSE of the best methods with their default settings and with tuned ones."""
     defaults, *_ = columns = columns_of(benchmarks)
     rows = {m: column.rows[m] for column in columns for m in column.rows} | defaults.rows
     pairs = {m: (rows[m], rows[f"{m}, tuned"]) for m in rows if f"{m}, tuned" in rows}
@@ -246,11 +246,11 @@ def _fuels_stands(benchmarks: Benchmarks) -> str:
     above = tables.estimate_of(column.rows["fuels"], AGAINST)
     below = sum(error < fuels for error in errors.values())
     return (
-        f"One step ahead, `fuels` has an MSE {above} % above that of "
-        f"`fedlean`; {below} of {len(errors) - 1} other rows have a lower one. It sends "
+        f"One step ahead, the MSE of `fuels` is {above} % higher than with `fedlean`; "
+        f"{below} of {len(errors) - 1} other rows have a lower one. It sends "
         f"{sent['fuels']:,.0f} floats a round, `fedlean` {sent['fedlean']:,.0f}, but "
-        f"{sent[own]:,.0f} with the inputs of `fuels`, and the MSE is then "
-        f"{_apart(errors[own] / fuels)} than that of `fuels`."
+        f"{sent[own]:,.0f} with the inputs of `fuels`, and then its MSE is "
+        f"{_apart(errors[own] / fuels)} than FUELS's."
     )
 
 

@@ -1,8 +1,8 @@
-"""Parts of guides, such as those on security and performance, from what benchmarks measured.
+"""Parts of guides, such as on security and performance, from the results of benchmarks.
 
 The measurements lie in docs/results as the benchmarks of `experiments.benchmarks` wrote them. In
 `federation`: `hostile.csv`, `hostile-live.csv`, `robust.csv`, `nodes-NUMBER.json` and
-`kills-TARGET.json`; `attacks.json` is what `pytest --attacks` wrote. In `performance`:
+`kills-TARGET.json`; `attacks.json` was written by `pytest --attacks`. In `performance`:
 `rounds.json`, `growth.json`, `secure_sum.json`, `images.json` and `prepare.json`, which tell on
 which machine and when.
 """
@@ -50,7 +50,7 @@ def _results(name: str) -> dict[str, Any]:
 
 
 def _measured(told: str, found: Mapping[str, Any], shown: str, end: str = "") -> str:
-    """Return a part of the page: what was measured, on which machine and when, and the table."""
+    """Return a part of the page: subject, machine and date of the measurement, and the table."""
     about = found["machine"]
     where = f"Measured on {about['processor']}, torch {about['torch']}, {about['date']}:"
     return wrapped(f"{told}{where}\n\n{shown}\n\n{end}".rstrip("\n"))
@@ -60,7 +60,7 @@ def rounds_table() -> str:
     """Tabulate seconds of a round of each path, with its better number of threads.
 
     Each is compared with the fastest loop: one takes equally long for each client, so the fastest
-    is that of the least time for a client, whatever their number.
+    has the least time for a client, whatever their number.
     """
     found = _results("rounds")
     loops = [row for row in found["rows"] if row["variant"].startswith("loop")]
@@ -77,14 +77,14 @@ def rounds_table() -> str:
     ]
     shares = [f"{best[n][OURS]['share']:.0%} with {n:,} clients" for n in sizes]
     end = (
-        "Of what torch's matrix products alone allow, the compiled kernels reach "
+        "Compared with the speed of torch's bare matrix products, the compiled kernels reach "
         f"{' and '.join(shares)}."
     )
     return _measured("", found, markdown(rows), end)
 
 
 def _seconds(row: Mapping[str, Any], of_client: float) -> str:
-    """Return the seconds of a path, and those of the fastest loop over them."""
+    """Return the seconds of a path, and the speed relative to the fastest loop."""
     faster = of_client * row["clients"] / row["seconds"]
     shown = "" if row["variant"].startswith("loop") else f" ({faster:.1f}×)"
     return f"{row['seconds']:.3g}{shown}"
@@ -130,7 +130,7 @@ def papers_growth_table() -> str:
 
 
 def exceedance_table() -> str:
-    """Tabulate how often what was said to be exceeded was exceeded."""
+    """Tabulate how often a threshold was exceeded, by its forecast probability."""
     found = json.loads(EXCEEDANCE.read_text())
     told = (
         f"Spans of {found['horizon']} steps, `{found['method']}`, thresholds at the quantiles of "
@@ -289,9 +289,9 @@ def _kills(found: dict[str, Any]) -> str:
     worst = max(run["difference"] for run in found["runs"])
     same = "not at all" if worst == 0 else f"by {worst:.0e} at most"
     return (
-        f"{n_kills} kills ({words}) in {runs}: every run went on to its end; {left_out} answers "
-        f"were lost, and losses, participants, bytes and test errors differ {same} from those of a "
-        "run that nothing disturbs."
+        f"{n_kills} kills ({words}) in {runs}: every run reached its end; {left_out} answers "
+        f"were lost, and losses, participants, bytes and test errors differ {same} from an "
+        "undisturbed run."
     )
 
 
@@ -301,10 +301,10 @@ def _of_nodes(found: dict[str, Any]) -> str:
     missed = statistics.mean(run["missed"] for run in found["runs"])
     worst = max(run["difference"] for run in whole)
     text = (
-        "all went on to the end. A node was in the rounds again after "
+        "all reached their end. A node was in the rounds again after "
         f"{statistics.median(away):.0f} s (median; {min(away):.0f} to {max(away):.0f}), clients "
         f"missed {100 * missed:.0f} % of their rounds, and test errors differ by "
-        f"{100 * worst:.1f} % at most from that of a run that nothing disturbs."
+        f"{100 * worst:.1f} % at most from an undisturbed run."
     )
     if n := len(found["runs"]) - len(whole):
         text += f" Without {counted(n, 'run')} that ended while a node was away."

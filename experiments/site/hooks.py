@@ -2,7 +2,7 @@
 
 Files of the root become pages, references are generated, and equations become MathML. A page that
 holds `<!-- docstring of vision.methods.gldp from "Choices where" -->` shows that part of the
-docstring, so that what a method's module says about its choices stands in one place.
+docstring, so that a method's choices are written down once, in its module.
 """
 
 from __future__ import annotations

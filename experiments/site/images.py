@@ -36,10 +36,10 @@ CASES = {
     "long tails in stages": ("gldp", ("gldp_table234",)),
     "a stream of tasks on a frozen transformer": ("fedta", ("fedta_table1", "fedta_office")),
 }
-"""Page of results, and those of its benchmarks that are of a case, by case."""
+"""Page of results, and its benchmarks of a case, by case."""
 
 PLAIN = {
-    "training alone": ("solo", "linear_probe_local"),
+    "local training": ("solo", "linear_probe_local"),
     "plain averaging, its average": ("fedavg", "fedvit"),
     "plain averaging, clients' own models": ("fedavg (trained)", "fedvit (trained)"),
 }
@@ -60,7 +60,7 @@ def plain_rivals() -> str:
     told = (
         "By how many points the papers' methods are more accurate than plain ones, with 95 % "
         "intervals; bold where the interval excludes 0, and - where it was not run. On a frozen "
-        "transformer, training alone is a logistic regression of each client, and averaging is "
+        "transformer, local training is a logistic regression of each client, and averaging is "
         "FedViT's."
     )
     return wrapped(f"{told}\n\n{markdown(rows)}")
@@ -79,7 +79,7 @@ def cases_table() -> str:
 def _measured(
     find: Callable[[Benchmarks], list[Column]], folder: str = ""
 ) -> Iterator[tuple[str, str, Column]]:
-    """Yield the case of each data set, a link to its benchmark from beside `folder`, and it."""
+    """Yield the case of each data set, a link to its benchmark in `folder`, and the data set."""
     for case, (page, names) in CASES.items():
         for name in names:
             for column in find(of_page(page, name)):
@@ -87,7 +87,7 @@ def _measured(
 
 
 def _advice(column: Column) -> Row:
-    """Return what is better than the paper's method or not told apart, and what sends least."""
+    """Return the methods that beat the paper's, how many are undecided, and which sends least."""
     reference = column.reference
     federated = {m: r for m, r in column.rows.items() if "pools" not in r and m != "chance"}
     others = {m: r for m, r in federated.items() if m != reference}
@@ -101,14 +101,14 @@ def _advice(column: Column) -> Row:
     own = estimate_of(column.rows[reference], OWN[POINTS])
     return {
         "the paper's method, %": f"`{reference}` {own}",
-        "told to be better, points": told or "-",
-        "not told apart": f"{len(level)} of {len(others)}",
+        "better, points": told or "-",
+        "undecided": f"{len(level)} of {len(others)}",
         "sends least of all these": f"`{least}`, {_sent(federated[least]):,.0f} floats a round",
     }
 
 
 def _sent(row: Row) -> float:
-    """Return the floats that a client sends in a round; 0 for what is not federated."""
+    """Return the floats that a client sends in a round; 0 for methods that are not federated."""
     return float(row.get(FLOATS, 0.0))
 
 
@@ -129,7 +129,7 @@ def answers(benchmarks: Benchmarks) -> str:
     soon = sum(row.get(TO_TELL, math.inf) <= GOAL for row in rows)
     count = (
         f"**Of {told.total()} tests of the paper's claims, {told[HOLDS]} hold, {told[NOT]} do not "
-        f"hold, and {told[UNTOLD]} cannot be told here.** With {GOAL} seeds, {soon} of these might."
+        f"hold, and {told[UNTOLD]} are undecided; {GOAL} seeds might decide {soon} of these.**"
     )
     items = [verdict_of(c, POINTS, "is more accurate than") for c in best_models(benchmarks)]
     return "\n\n".join([count, "\n".join(items)])
@@ -140,4 +140,4 @@ def seeds_to_tell(row: Row) -> str:
     if TO_TELL not in row:
         return ""
     needed = row[TO_TELL]
-    return f"; {needed:.0f} seeds might" if needed <= MOST else f"; nor would {MOST} seeds"
+    return f"; {needed:.0f} seeds might decide" if needed <= MOST else f", also with {MOST} seeds"

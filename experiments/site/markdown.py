@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import subprocess
 import tempfile
 import textwrap
 from collections.abc import Callable
@@ -57,3 +58,12 @@ def shrunk(path: Path) -> bytes:
         if buffer.tell() <= MOST_BYTES:
             return buffer.getvalue()
         image = image.resize((image.width * 4 // 5, image.height * 4 // 5))
+
+
+def photograph(page: Path, picture: Path) -> None:
+    """Save the first screen of an HTML page as a PNG, drawn by Chromium."""
+    look = ("--hide-scrollbars", "--force-device-scale-factor=1.5", "--window-size=1100,1050")
+    wait = "--virtual-time-budget=15000"
+    names = (f"--screenshot={picture.resolve()}", page.resolve().as_uri())
+    words = ("chromium", "--headless=new", "--no-sandbox", *look, wait, *names)
+    subprocess.run(words, check=True, capture_output=True)

@@ -1,11 +1,11 @@
-"""What benchmarks measured, in files beside the pages of `docs/results/`.
+"""Results of benchmarks, in files next to the pages of `docs/results/`.
 
 A page `PAGE.md` names its benchmarks in a line `<!-- benchmarks: who_wins_*, fedlean -->`. Their
-numbers lie in the folder `PAGE/`: `benchmarks.json` tells what ran and what the numbers show, and
-`methods.csv` has a row for each method of each data set. Tables that are not about methods have
-files of their own: `stages.csv`, `claims.csv`, `clients.csv` and `folds.csv`. Of a column `NAME`,
-`NAME_low` and `NAME_high` are the ends of 95 % intervals, and `NAME_sd` is the standard deviation
-over seeds.
+numbers lie in the folder `PAGE/`: `benchmarks.json` has the commands and the sentences on the
+numbers, and `methods.csv` has a row for each method of each data set. Tables that are not about
+methods have files of their own: `stages.csv`, `claims.csv`, `clients.csv` and `folds.csv`. Of a
+column `NAME`, `NAME_low` and `NAME_high` are the ends of 95 % intervals, and `NAME_sd` is the
+standard deviation over seeds.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ KEYS = {
 
 
 class Benchmark(NamedTuple):
-    """A benchmark: what ran, the sentences on it, and its tables.
+    """A benchmark: its command, the sentences on it, and its tables.
 
     Attributes:
-        about: "title", "command", "facts" (such as "written"), "data", which is told by name, and
+        about: "title", "command", "facts" (such as "written"), "data" by name, and
             "said" and "notes", which are lists of sentences.
         tables: its tables.
     """
@@ -93,7 +93,7 @@ def _add(tables: dict[str, dict[tuple[Any, ...], Row]], rows: Sequence[Row], com
 
 
 def benchmarks_of(page: Path) -> Benchmarks:
-    """Return the benchmarks of a page, in the order in which they are told."""
+    """Return the benchmarks of a page, in the page's order."""
     folder = page.with_suffix("")
     if not (folder / "benchmarks.json").exists():
         return {}

@@ -1,8 +1,8 @@
-"""What the registries say, as Markdown: commands, options of methods, and what methods send.
+"""The registries as Markdown: commands, options of methods, and the messages of methods.
 
-What a method sends is measured in two rounds of a small federation: its row names what its messages
-hold, and counts the floats of a client's message in the second round. So nothing of it is written
-by hand but `Method.needs`.
+The messages of a method are measured in two rounds of a small federation: its row names their
+tensors, and counts the floats of a client's message in the second round. So nothing of it is
+written by hand but `Method.needs`.
 """
 
 from __future__ import annotations

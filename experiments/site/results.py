@@ -1,8 +1,8 @@
-"""The pages of `docs/results/`: answers, tables, how they were made, and the contents.
+"""The pages of `docs/results/`: answers, tables, and how they were made.
 
-A page shows what `PAGES` says of it in the parts `answer` and `table`, and lists its benchmarks in
-the part `made`. `index.md` has the part `contents`. A page of `docs/papers/` of the same name may
-have the part `answers`: the answers to the paper's claims.
+A page shows its entry in `PAGES` in the parts `answer` and `table`, and lists its benchmarks in
+the part `made`. A page of `docs/papers/` of the same name may have the part `answers`: the answers
+to the paper's claims.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from data_prep.base.errors import InputError, counted
+from data_prep.base.errors import InputError
 from data_prep.base.files import atomic_path
 from experiments.site import default_method, images, tables
 from experiments.site.markdown import replaced, shrunk, wrapped
@@ -26,8 +26,6 @@ from experiments.site.measured import (
     save,
 )
 from vision.cli.compare import HEADING
-
-INDEX = "index.md"
 
 Write = Callable[[Benchmarks], str]
 
@@ -57,7 +55,7 @@ ALONE_OR_AVERAGED = (
     "fedavg, same inputs",
     "fedavg linear, same inputs",
 )
-"""Rows that the answer on prototypes alone names."""
+"""Rows that the answer on prototypes names."""
 
 PAGES = {
     "default": Page(("who_wins*",), default_method.standing, default_method.standing_answer),
@@ -86,7 +84,7 @@ PAGES = {
 
 
 def gather(folders: Sequence[Path], results: Path) -> None:
-    """Put what benchmarks measured beside their pages, and update these.
+    """Put the results of benchmarks next to their pages, and update these.
 
     Other benchmarks and all other text of the pages are kept. Of the figures, those that a page
     shows are copied to `../figures/`.
@@ -113,14 +111,12 @@ def gather(folders: Sequence[Path], results: Path) -> None:
 
 
 def write_pages(results: Path) -> None:
-    """Write the generated parts of all pages anew."""
+    """Write the generated parts of all pages again."""
     for page in pages(results):
         _write(page, updated(page.read_text(), page))
         paper = results.parent / "papers" / page.name
         if paper.is_file():
             _write(paper, with_answers(paper.read_text(), page))
-    index = results / INDEX
-    _write(index, replaced(index.read_text(), "contents", lambda: contents(results)))
 
 
 def updated(text: str, page: Path) -> str:
@@ -135,12 +131,12 @@ def updated(text: str, page: Path) -> str:
 
 
 def made(benchmarks: Benchmarks, page: Path) -> str:
-    """List the benchmarks with their commands, and link the whole tables."""
+    """List the benchmarks, and link the whole tables."""
     files = sorted(page.with_suffix("").glob("*.csv"))
     links = ", ".join(f"[{path.name}]({page.stem}/{path.name})" for path in files)
     items = [_made(name, benchmarks) for name in benchmarks]
     told = f"[benchmarks.json]({page.stem}/benchmarks.json)"
-    head = f"All numbers: {links}. Versions, machines, and what the columns mean: {told}."
+    head = f"All numbers: {links}. Commands, versions, machines and the columns' meaning: {told}."
     return "\n".join([wrapped(head), "", *items])
 
 
@@ -148,7 +144,7 @@ def _made(name: str, benchmarks: Benchmarks) -> str:
     about = benchmarks[name].about
     date = about["facts"]["written"].partition(" ")[0]
     title = tables.title_of(name, benchmarks)
-    return f'- <a id="{name}"></a>{title}, {date}:<br>`{about["command"]}`'
+    return f'- <a id="{name}"></a>{title}, {date}'
 
 
 def with_answers(paper: str, page: Path) -> str:
@@ -169,15 +165,6 @@ def _answers(benchmarks: Benchmarks, page: Path) -> str:
                 told = f"**{row['answer']}**{images.seeds_to_tell(row)}"
                 own.append(f"| {claim} | {place} | {row['here']} | {told} |")
     return "\n".join([head, *(line for own in by_claim.values() for line in own)])
-
-
-def contents(results: Path) -> str:
-    """List the pages with links, and the number of their benchmarks."""
-    return "\n".join(
-        f"- [{path.read_text().partition(chr(10))[0].lstrip('# ')}]({path.name}): "
-        f"{counted(len(benchmarks_of(path)), 'benchmark')}"
-        for path in pages(results)
-    )
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,7 +1,7 @@
-"""The answer and the table of each page of `docs/results/`, from what its benchmarks measured.
+"""The answer and the table of each page of `docs/results/`, from its benchmarks.
 
 A table has at most 15 rows and is about errors or points against a reference method, with 95 %
-intervals where there are some. The whole tables lie beside the page.
+intervals where there are some. The whole tables are in the page's folder.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from stforecast.comparison.table import AGAINST
 
 MOST_ROWS = 15
 
-TOLD_APART = (
-    "Two methods are told apart if the 95 % interval excludes 0 and p, which the whole table has, "
+SIGNIFICANT = (
+    "Two methods differ significantly if the 95 % interval excludes 0 and p (in the whole table) "
     "is at most 0.05."
 )
 MEASURES = {"MSE": "MSE", "last round": "accuracy in %"}
-"""Columns of benchmarks of forecasts and of images, and what they are called."""
+"""Columns of benchmarks of forecasts and of images, and their names on the page."""
 
 POINTS = "all classes, against reference"
 
@@ -39,7 +39,7 @@ JUDGED = re.compile(r" \((?:[a-z, ]*(?:trained|personal|nearest|local|global|ave
 
 
 class Column(NamedTuple):
-    """A data set of a benchmark: what it is, and its rows by method."""
+    """A data set of a benchmark: its description, and its rows by method."""
 
     about: str
     rows: dict[str, Row]
@@ -86,14 +86,14 @@ def title_of(name: str, benchmarks: Benchmarks) -> str:
 
 
 def differences(benchmarks: Benchmarks, ablations: bool = False, shown: Sequence[str] = ()) -> str:
-    """Tabulate by how many per cent each method's error is above that of the reference.
+    """Tabulate by how many per cent each method's error is above the reference's.
 
     With `ablations` it shows the changes to the reference, not the other methods. The rows `shown`
     are not left out.
     """
     told = (
-        "How many per cent higher the MSE is than the reference's, with 95 % intervals; bold where "
-        f"they can be told apart. The reference shows its own MSE. {TOLD_APART}"
+        "How many per cent higher the MSE is than the reference's, with 95 % intervals; "
+        f"significant differences are bold. The reference shows its own MSE. {SIGNIFICANT}"
     )
     columns = _compared(benchmarks, ablations)
     return f"{told}\n\n{_pivot(columns, AGAINST, shown)}"
@@ -132,7 +132,7 @@ def verdict_of(column: Column, name: str, better: str) -> str:
     won = sum(s > 0 for s in sides.values())
     lost = "; ".join(told[m] for m in others if sides[m] < 0)
     first = next(iter(told.values()))
-    end = f"Told to be better: {lost}" if lost else f"None is told to be better; next is {first}"
+    end = f"Better: {lost}" if lost else f"None is significantly better; next is {first}"
     head = f"- {column.about}: `{column.reference}` {better} {won} of {len(others)} other methods"
     return f"{head}. {end}."
 
@@ -182,7 +182,7 @@ def _pivot(columns: Sequence[Column], name: str, shown: Sequence[str] = ()) -> s
     ]
     notes = ["† trained on the data of all clients together."] if pools & kept else []
     if len(methods) > len(kept):
-        best = f"the best{' and those of interest' if shown else ''}"
+        best = f"the best{' and some others' if shown else ''}"
         notes.append(f"{len(kept)} of {len(methods)} rows, {best}.")
     return "\n\n".join([markdown(rows), *([" ".join(notes)] if notes else [])])
 
@@ -206,7 +206,7 @@ def _difference(row: Row, name: str) -> str:
 
 
 def side(row: Row, name: str = AGAINST) -> int:
-    """Return 1 if a row is told to be above the reference, -1 if below it, and 0 if neither."""
+    """Return 1 if a row is significantly above the reference, -1 if below it, else 0."""
     above = estimate_of(row, name)
     if not above.excludes(0) or (name == AGAINST and row.get("p", 0.0) > 0.05):
         return 0
@@ -231,7 +231,7 @@ def spread_in(row: Row, name: str) -> Cell:
 
 
 def worth(benchmarks: Benchmarks) -> str:
-    """Tabulate what federation is worth between training alone and on pooled data."""
+    """Tabulate the gain from federation, as a share of the gain from pooling."""
     rows = [
         {"data": row["data"].partition(",")[0]}
         | {
@@ -243,8 +243,8 @@ def worth(benchmarks: Benchmarks) -> str:
         for row in benchmark.tables["clients"]
     ]
     told = (
-        "How many per cent higher the MSE is, with 95 % intervals. The gap is 100 % closed where "
-        "the error is that of pooled data, and 0 % where it is that of training alone."
+        "How many per cent higher the MSE is, with 95 % intervals. The gap is 100 % closed if the "
+        "error is as low as with pooled data, and 0 % if it is as high as with local training."
     )
     return f"{told}\n\n{markdown(rows)}"
 
@@ -320,7 +320,7 @@ def _width(method: str, columns: Sequence[Column]) -> str:
         return ""
     widths = [[c.rows[m]["width"] for m in (method, plain)] for c in both]
     above = above_by_data([math.log(own / other) for own, other in widths], [c.data for c in both])
-    return f"; the mean width differs by {above} % from that of `{plain}`"
+    return f"; the mean width differs by {above} % from `{plain}`"
 
 
 # Sentences.

@@ -1,8 +1,8 @@
-"""Tutorials: Markdown whose commands and Python blocks run, with what they printed below them.
+"""Tutorials: Markdown whose commands and Python blocks run, with their output below them.
 
     python -m experiments.docs tutorials     # runs docs/tutorials/*.md and writes what they print
 
-A block of `sh` holds commands of `stforecast`, of which those marked `# refused` end with an error;
+A block of `sh` holds commands of `stforecast`, where those marked `# refused` end with an error;
 one of `python` runs with the names of those before it, and one of `toml` is saved as the file that
 its first line names. A block of `text` shows what the block before it prints; one that ends with
 `…` shows as many lines as it has. A picture `figures/NAME.png` is the file NAME.png that a command
@@ -24,11 +24,11 @@ import click
 from stforecast.cli.main import main
 
 BLOCK = re.compile(r"^```(sh|python|toml|text)\n(.*?)^```$", re.M | re.S)
-PICTURE = re.compile(r"\]\(figures/([\w-]+\.png)\)")
+PICTURE = re.compile(r"\]\((?:docs/)?figures/([\w-]+\.png)\)")
 
 
 class Step(NamedTuple):
-    """What a block of `text` shows, and what the block before it printed."""
+    """The text that a block of `text` shows, and the output of the block before it."""
 
     shown: str
     printed: str

@@ -23,4 +23,4 @@ BASELINES: Registry[type[Baseline]] = Registry(
         kind.name,
     ),
 )
-"""Every reference forecaster by name, simplest first, those of other libraries last."""
+"""Every reference forecaster by name: simplest first, other libraries last."""

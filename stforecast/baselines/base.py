@@ -167,7 +167,7 @@ class Baseline(ABC):
         return False
 
     def joined(self, new: Self, ids: np.ndarray) -> Self:
-        """Return the forecaster of its own cells at some of `ids`, followed by those of `new`."""
+        """Return the forecaster of its own cells at some of `ids`, then of the cells of `new`."""
         arrays = {
             name: np.concatenate([self.arrays[name], new.arrays[name]], axis).take(ids, axis)
             for name, axis in self.of_cells.items()
@@ -219,7 +219,7 @@ class TimeLimit:
         return max(0.0, self._end - time.monotonic())
 
     def check(self, done: int, total: int, what: str) -> None:
-        """Fail if the time is over; `what` is what a part is called, in the plural."""
+        """Fail if the time is over; `what` names the parts, in the plural."""
         if not self.left and done < total:
             raise InputError(
                 f"{self.peer}: stopped by its time limit of {self.seconds:g} s after {done} of "

@@ -2,8 +2,8 @@
 
 - Ansari et al., "Chronos: learning the language of time series", TMLR 2024, and "Chronos-2: from
   univariate to universal forecasting", arXiv 2510.15821.
-- Das, Kong, Sen, Zhou, "A decoder-only foundation model for time-series forecasting", ICML 2024, of
-  which this runs version 2.5.
+- Das, Kong, Sen, Zhou, "A decoder-only foundation model for time-series forecasting", ICML 2024;
+  this runs version 2.5.
 
 Code and weights of all are released under the Apache License 2.0.
 """

@@ -1,15 +1,15 @@
 """A small network that was trained on simulated traffic, and forecasts without further training.
 
 It reads a cell's newest readings, hourly means of its last day, means of its last seven days, and
-what it had at the target's time on former days. Each of these may be missing, and a mask says so;
+its readings at the target's time on former days. Each of these may be missing, and is then masked;
 all are relative to the mean and the standard deviation of the last seven days. So one network
-serves any step that divides a day, any horizon, and a cell of which little is known.
+serves any step that divides a day, any horizon, and cells with little history.
 
 Its training data were drawn at random by `experiments.pretrain`. They hold no record of any place,
-so it cannot know the test part of any data. Networks that are trained on simulated series alone
+so it cannot know the test part of any data. Networks that are trained only on simulated series
 forecast real ones well (Dooley et al., "ForecastPFN: synthetically-trained zero-shot forecasting",
 NeurIPS 2023). It forecasts one value between mean and median. Bounds come from the validation part,
-as those of every method do.
+as with every method.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DAYS = torch.arange(1, 8)
 """Days before a target whose readings at its time are inputs, and whose means are."""
 
 WEEKS = torch.tensor([14, 21, 28])
-"""Further days before a target, of which fewer readings are inputs."""
+"""Further days before a target, with fewer readings as inputs."""
 
 LARGEST = 8.0
 """Most standard deviations that an input counts as."""
@@ -200,7 +200,7 @@ def _masked(parts: list[Tensor], mean: Tensor, spread: Tensor) -> Tensor:
 
 
 class Network(torch.nn.Module):
-    """A perceptron of two layers beside a linear map; the targets of a window share its part.
+    """A perceptron of two layers plus a linear map; the targets of a window share its part.
 
     Args:
         of_window: inputs of a window.

@@ -21,8 +21,8 @@ class RidgeConfig(CheckedOptions):
     """Options of `Ridge`.
 
     Attributes:
-        alpha: weight of the squared coefficients; by default 1.0, as in scikit-learn, or what
-            `tune` chooses.
+        alpha: weight of the squared coefficients; by default 1.0, as in scikit-learn, or the choice
+            of `tune`.
     """
 
     alpha: NonNegativeFloat | None = None

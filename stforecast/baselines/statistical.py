@@ -196,7 +196,7 @@ class AutoETS(StatisticalPeer):
 class MSTL(StatisticalPeer):
     """Each cell's season by LOESS, repeated, and the rest by exponential smoothing.
 
-    The season is decomposed anew from each window's history; the smoothing of the rest keeps its
+    The season is decomposed again from each window's history; the smoothing of the rest keeps its
     fitted parameters.
     """
 

@@ -94,8 +94,8 @@ class BoostingConfig(CheckedOptions):
 
     Attributes:
         max_iter: number of trees; by default 100.
-        learning_rate: shrinkage of each tree; by default 0.1, or what `tune` chooses.
-        max_leaf_nodes: leaves of a tree; by default 31, or what `tune` chooses.
+        learning_rate: shrinkage of each tree; by default 0.1, or the choice of `tune`.
+        max_leaf_nodes: leaves of a tree; by default 31, or the choice of `tune`.
         cell_id: whether the cell is an input, as one of at most 255 categories.
         neighbours: number of cells with the strongest roads to or from a cell whose last two
             readings are inputs; needs data with an adjacency.
@@ -186,8 +186,8 @@ class LightGBMOptions(PeerOptions):
 
     Attributes:
         num_iterations: number of trees of each target step; by default 100.
-        learning_rate: shrinkage of each tree; by default 0.1, or what `tune` chooses.
-        num_leaves: leaves of a tree; by default 31, or what `tune` chooses.
+        learning_rate: shrinkage of each tree; by default 0.1, or the choice of `tune`.
+        num_leaves: leaves of a tree; by default 31, or the choice of `tune`.
         lags: lags to read, written as extra_lags; empty takes the newest 24 steps and the values
             one day and one week before each target.
     """

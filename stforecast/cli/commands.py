@@ -53,7 +53,7 @@ class Sectioned(click.Command):
         self._sections: dict[str, list[click.Option]] = {}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Add the options that the arguments call for, then parse those of a file and of `args`."""
+        """Add the options that the arguments call for, then parse a file's and those in `args`."""
         path = options.peek(args, "--config", "")
         if path and any(option.name == "config" for option in self.fixed):
             args = [*self._words(Path(path), args), *args]
@@ -123,7 +123,7 @@ def command(
     """Make a function a command: its keyword-only parameters are options, others are arguments.
 
     The docstring describes the options, except those that are `declared`. `flags` renames some. A
-    parameter `ctx` is the context. Further `settings` are those of the command's class.
+    parameter `ctx` is the context. Further `settings` are passed to the command's class.
     """
 
     def make(function: Callable[..., Any]) -> click.Command:
@@ -143,7 +143,7 @@ def command(
 
 
 class SuggestingGroup(click.Group):
-    """Commands, the closest of which is suggested for an unknown name."""
+    """Commands; for an unknown name, the closest is suggested."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -54,8 +54,8 @@ def download_command(
 ) -> None:
     """Download and verify a data set's official files; run it again to resume.
 
-    `stforecast list data` says which data sets have a download. Where no checksum is published, the
-    file's own is recorded in SHA256SUMS at its first download and checked afterwards.
+    `stforecast list data` shows which data sets have a download. Where no checksum is published,
+    the file's own is recorded in SHA256SUMS at its first download and checked afterwards.
 
     Options:
         out: folder for the files.
@@ -76,7 +76,7 @@ def download_command(
 def _prepare(name: str, data_set: ModuleType) -> click.Command:
     """Return the command that prepares one data set.
 
-    Its options are those of the data set's `prepare` function, or of `read`, the same without a
+    Its options come from the data set's `prepare` function, or from `read`, the same without a
     file to write, if it has one.
     """
     read = getattr(data_set, "read", None)

@@ -52,14 +52,14 @@ NODES = click.Option(
 
 
 def federation_options(args: list[str]) -> dict[str, list[click.Option]]:
-    """Return the options of a run, whose `--clients` is a number here, and those of the server."""
+    """Return the options of a run, whose `--clients` is a number here, and of the server."""
     return with_server(run_options(args), NOT_HERE)
 
 
 def with_server(
     sections: dict[str, list[click.Option]], left_out: Collection[str]
 ) -> dict[str, list[click.Option]]:
-    """Return the options of the server, and those of a kind of run that nodes read."""
+    """Return the options of the server, and the options of a kind of run that nodes read."""
     from stforecast.federated.nodes.membership import Patience
     from stforecast.federated.uploads.masking import SecureSums
 
@@ -109,7 +109,7 @@ def federate_command(
         results: folder on the server for the results.  [required]
         step: step of all nodes' data, such as 10min: the server has no data to read it from.
         time_zone: zone whose wall clock all nodes' calendars and lags follow, such as Europe/Rome;
-            by default each node follows that of its own data.
+            by default each node follows its own data's zone.
         units: unit of all nodes' data, such as MB; data in GB are converted, others are refused. By
             default each node has its own.
         secure_aggregation: refuse settings with which the nodes' uploads cannot be masked. They

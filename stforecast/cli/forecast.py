@@ -83,7 +83,7 @@ def forecast_command(
     model, and report.html. It prints what it assumed and how to change it.
 
     DATA is a cube (.nc), a table (.csv, .xlsx, .parquet) or several: a folder, a .zip or a
-    pattern such as 'exports/*.csv'; the options under Table are those of
+    pattern such as 'exports/*.csv'; the options under Table are the same as for
     `stforecast prepare table`.
 
     Options:

@@ -31,7 +31,7 @@ class Description(NamedTuple):
     cube: xr.Dataset | None = None
 
     def in_full(self, path: Path) -> dict[str, Any]:
-        """Return the description of what lies at a path, for JSON."""
+        """Return the description of a path, for JSON."""
         return {"path": str(path), "kind": self.kind, **self.about}
 
 
@@ -275,7 +275,7 @@ def _node(path: Path) -> Description:
 def describe_run(folder: Path) -> dict[str, Any]:
     """Describe a finished run; `of` is its kind, which adds facts of its own.
 
-    Those of images are `data` and `accuracies`; of forecasts `data`, `service`, `units`, `cells`,
+    For images they are `data` and `accuracies`; of forecasts `data`, `service`, `units`, `cells`,
     `step_minutes`, `time_zone`, `horizon`, `split`, `parts` and `errors` on the test part.
     """
     from stforecast.bench.kind import kind_of

@@ -53,7 +53,7 @@ def profile_text(profiles: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def profile_facts(found: Mapping[str, Any]) -> dict[str, str]:
-    """Return what a profile found in words, by what it is about; empty where there is nothing."""
+    """Return the findings of a profile in words, by subject; empty where there is nothing."""
     stuck, outliers, shifts = found["stuck"], found["outliers"], found["shifts"]
     cells, days = (
         ", ".join(f"{one} {_percent(share)}" for one, share in found[key].items())

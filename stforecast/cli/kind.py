@@ -27,7 +27,7 @@
     [presets.small]                        # `--preset small` replaces the keys above by these
     settings = { rounds = 2 }              # but for settings, which it adds
 
-Files that a row names, such as `clients = "operators.csv"`, may lie beside the benchmark's file.
+Files that a row names, such as `clients = "operators.csv"`, may lie next to the benchmark's file.
 
 A cube that has only some of the services names them: `{ path = "roads.nc", services = ["speed"] }`.
 In place of a cube's path, `{ name = "small-city", cells = 25, days = 21 }` simulates a city. A
@@ -163,7 +163,7 @@ class ForecastKind(Kind[ForecastRun]):
         parse_split(self.settings.resolve(method, **settings).data.split)
 
     def check_grid(self, grid: Grid[ForecastRun]) -> None:
-        """Refuse an unknown reference, and a split beside the folds of a backtest."""
+        """Refuse an unknown reference, and a split together with the folds of a backtest."""
         known = [SEASONAL, *(entry.label for entry in grid.entries if not entry.table)]
         if grid.reference is not None and grid.reference not in known:
             raise choose("reference", grid.reference, known)

@@ -14,7 +14,7 @@ Names = Mapping[str, Any]
 
 
 class NameTable(NamedTuple):
-    """Names of one kind: the first header is the kind, the second what is said of a name."""
+    """Names of one kind: the first header is the kind, the second the description."""
 
     headers: list[str]
     rows: list[list[str]]

@@ -42,7 +42,7 @@ class Notices(logging.StreamHandler):
 
     Args:
         once: whether to write no notice twice.
-        quiet: whether to write errors alone; what it warned of is kept all the same.
+        quiet: whether to write only errors; warnings are kept all the same.
     """
 
     def __init__(self, once: bool = False, quiet: bool = False) -> None:

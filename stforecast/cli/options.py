@@ -77,13 +77,13 @@ TITLES = {
     "uplink": "Uploads", "robust": "Defence", "interval": "Intervals",
     "rolling": "Rolling evaluation", "run": "Computation",
 }  # fmt: skip
-"""Titles of the sections of settings that do not depend on what is run."""
+"""Titles of the sections of settings that all runs share."""
 
 
 def by_section(
     method: str, types: Mapping[str, type], defaults: Mapping[str, Any], titles: Mapping[str, str]
 ) -> dict[str, list[click.Option]]:
-    """Return the options of a run by title; `titles` are those of sections not in `TITLES`."""
+    """Return the options of a run by title; `titles` has the sections not in `TITLES`."""
     from stforecast.federated.core.options import sections_of
 
     sections_of(method, types)
@@ -206,11 +206,11 @@ TYPES: Mapping[Any, click.ParamType] = {
     str: click.STRING,
     Path: PATH,
 }
-"""Types of options by those of parameters."""
+"""Types of options by types of parameters."""
 
 
 class SuggestingChoice(click.Choice[str]):
-    """A choice of names, the closest of which is suggested for an unknown one."""
+    """A choice of names; for an unknown name, the closest is suggested."""
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         """Return the message for an unknown name."""
@@ -292,7 +292,7 @@ def check_given(ctx: click.Context, *names: str) -> None:
 
 
 def check_resumed(ctx: click.Context, allowed: Iterable[str], needed: Iterable[str]) -> None:
-    """Refuse further options beside `--resume`, and a new run without those it needs."""
+    """Refuse further options with `--resume`, and a new run without the options that it needs."""
     if ctx.params["resume"] is None:
         return check_given(ctx, *needed)
     if extra := sorted(given(ctx, ctx.params).keys() - {"resume", *allowed}):

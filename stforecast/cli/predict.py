@@ -132,7 +132,7 @@ def describe_forecast(out: Path, table: pd.DataFrame, interval: Interval | None)
 
 
 def read_threshold(text: str) -> Threshold:
-    """Return the number, or those of the cells in a CSV."""
+    """Return the number, or the cells' numbers in a CSV."""
     try:
         return float(text)
     except ValueError:

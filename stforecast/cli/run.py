@@ -134,7 +134,7 @@ def run_command(
 
 
 def _swept(method: str, data: Path, settings: dict[str, Any], grid: Grid, out: Path) -> Sweep:
-    """Choose settings, and write the trials beside the results; refuse a folder that has a run."""
+    """Choose settings, and write the trials next to the results; refuse a folder that has a run."""
     from stforecast.federated.runs.run_folder import check_new, write_csv
     from stforecast.forecasting.sweep import sweep
 
@@ -171,7 +171,7 @@ def _refuse_runs(out: Path, services: Sequence[str]) -> None:
 
 
 def _left(out: Path, services: Sequence[str]) -> str:
-    """Return how to do the services of which there is no finished run in a folder."""
+    """Return how to do the services that have no finished run in a folder."""
     from stforecast.federated.runs.run_folder import BEGUN, is_finished
 
     left = [name for name in services if not is_finished(out / name)]
@@ -235,7 +235,7 @@ plot = make_plot_group(
 def leaks(run: Path, *, history: Path, events: Path | None) -> None:
     """Check that forecasts do not depend on later values.
 
-    All values from a window's first target on, including those of further services, are replaced
+    All values from a window's first target on, including further services, are replaced
     at random; the window's inputs and forecast must not change. The calendar and a table of events
     are known in advance and stay as they are.
 

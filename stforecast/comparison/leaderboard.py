@@ -205,7 +205,7 @@ def claims(board: Leaderboard) -> list[str]:
     sentences = {
         "has a lower error than": [x for x in finite if x.differs and x.against.value > 0],
         "has a higher error than": [x for x in finite if x.differs and x.against.value < 0],
-        "cannot be told apart from": equal,
+        "does not differ significantly from": equal,
     }
     said = [f"On {data}, {named} {told} {_listed(few)}." for told, few in sentences.items() if few]
     if diverged:

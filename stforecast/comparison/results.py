@@ -35,7 +35,7 @@ from stforecast.forecasting.results import ForecastRun, data_of, units_of
 from stforecast.metrics import METRICS
 
 ALONE = "solo"
-"""Method of training alone."""
+"""Method of local training."""
 
 
 class Division(NamedTuple):
@@ -51,7 +51,7 @@ class Division(NamedTuple):
 
 
 def worth_table(rows: Sequence[Row], board: Leaderboard) -> list[tables.Part]:
-    """Tabulate how much of the gap between training alone and pooled data federation closes.
+    """Tabulate how much of the gap between local training and pooled data federation closes.
 
     A sentence for each federated method follows the table. It is empty unless rows of several
     divisions into clients are there, one of them pooled.
@@ -65,15 +65,15 @@ def worth_table(rows: Sequence[Row], board: Leaderboard) -> list[tables.Part]:
     methods = list(dict.fromkeys(m for d in divisions for m in d.federated))
     said = [_sentence(m, divisions, pooled, board, title) for m in methods]
     about = (
-        f"What federation is worth: its {title} compared with that of training alone and that of "
-        "training on pooled data. gap closed: 100 % if the error equals that of pooled data, 0 % "
-        "if it equals that of training alone; not given where these two cannot be told apart."
+        f"The gain from federation: its {title} compared with local training and with training on "
+        "pooled data. gap closed: 100 % if the error equals training on pooled data, 0 % if it "
+        "equals local training; not given if these two do not differ significantly."
     )
     return [about, table, *said]
 
 
 def _divisions(rows: Sequence[Row]) -> list[Division]:
-    """Return the divisions into clients that have a row of training alone, from few to many."""
+    """Return the divisions into clients that have a row of local training, from few to many."""
     from stforecast.methods import METHODS  # imports torch
 
     apart = [r for r in rows if r.first.method in METHODS and not in_one_client(r.first)]
@@ -135,7 +135,7 @@ def _sentence(
     text = f"On {board.task}, **{method}** "
     if closed:
         text += (
-            f"closes the gap in {title} between training alone and training on pooled data by "
+            f"closes the gap in {title} between local training and training on pooled data by "
             f"{', '.join(closed)}"
         )
     if none:

@@ -33,7 +33,7 @@ class Scale(NamedTuple):
     rmse: np.ndarray
 
     def of_cells(self, some: slice) -> Scale:
-        """Return those of some clients."""
+        """Return the values of some clients."""
         return Scale(self.mae[some], self.rmse[some])
 
 
@@ -94,7 +94,7 @@ class Metric:
     heading: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a metric of which more is better, since all tables rank the lowest first."""
+        """Refuse a metric whose higher values are better: all tables rank the lowest first."""
         y, mask = np.array([[[1.0, 2.0]]]), np.ones((1, 1, 2), dtype=bool)
         exact, wrong = (self.update(y_hat, y, mask, None) for y_hat in (y, 5 - 2 * y))
         if self.signed or not isinstance(exact, tuple):  # What is no pair is refused in use.

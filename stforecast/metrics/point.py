@@ -147,7 +147,7 @@ def evaluate(
         mask: bool of the same shape, False where the target was not observed.
         clients: `(clients,)` ids; by default their positions. Rows of one id are pooled.
         metrics: names from `METRICS`; by default all.
-        scale: what scaled metrics divide by; without it they are left out. A client whose scale is
+        scale: divisor of scaled metrics; without it they are left out. A client whose scale is
             NaN has no such errors.
 
     Returns:
@@ -245,7 +245,7 @@ def tabulated(
         clients: `(clients,)` ids.
         names: name of each metric in the tables; by default its own.
         most: errors of each client at each step ahead are left out if they are more than this;
-            those of each client and of each step are not.
+            the errors of each client and of each step are always given.
     """
     positions: dict[str, int] = {}
     rows = [positions.setdefault(str(client), len(positions)) for client in clients]

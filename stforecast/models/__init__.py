@@ -18,7 +18,7 @@ MODELS: Registry[Any] = Registry(
 def build_model(name: str, window: WindowSpec, options: Any, cells: Cells | None) -> SplitModel:
     """Build a new model by its name.
 
-    The cells are those of the client with most, for models that distinguish them (`of_cells`); None
+    The cells belong to the client with most, for models that distinguish them (`of_cells`); None
     if each client is one cell.
     """
     kind = MODELS[name]

@@ -1,9 +1,9 @@
 """Dual models: one recurrent network over the closeness window, one over the periodic window.
 
-The dual GRU is that of FUELS (Eq. 2; Liu et al., AAAI 2025, arXiv 2404.03702, section 3.1 and
-appendix D.1). The dual LSTM is that of FedDA (Zhang, Dang, Shihada, Alouini: Dual Attention-Based
+The dual GRU is FUELS's (Eq. 2; Liu et al., AAAI 2025, arXiv 2404.03702, section 3.1 and
+appendix D.1). The dual LSTM is FedDA's (Zhang, Dang, Shihada, Alouini: Dual Attention-Based
 Federated Learning for Wireless Traffic Prediction, INFOCOM 2021, arXiv 2110.05183). Its sizes,
-dropout and the sum of the two hidden states are those of the released code; its two unused fusion
+dropout and the sum of the two hidden states are as in the released code; its two unused fusion
 weights are left out.
 """
 
@@ -27,7 +27,7 @@ class DualEncoder(nn.Module):
     """Last hidden states over the closeness and over the periodic window, side by side.
 
     `make` builds a recurrent network `(clients, batch, steps, 1)` to `(clients, batch, hidden)`;
-    that of `closeness` or `periods` is left out if it is 0.
+    the network of `closeness` or `periods` is left out if this is 0.
     """
 
     def __init__(self, window: WindowSpec, make: Callable[[], nn.Module], reader: str) -> None:
@@ -73,7 +73,7 @@ class DualGRUOptions(CheckedOptions):
         hidden_size: hidden units of each GRU; features are twice as wide.
         fusion: `sum`: the head reads the sum of the two hidden states, which gives the 100,737
             parameters of the paper's Table 1; `concat`: it reads the features, as the paper's
-            text says (100,865).
+            text has (100,865).
     """
 
     hidden_size: Width = 128
@@ -115,7 +115,7 @@ class DualGRU(Dual):
 
 @dataclass(frozen=True)
 class DualLSTMOptions(CheckedOptions):
-    """Settings of the dual LSTM; the defaults are those of FedDA's code.
+    """Settings of the dual LSTM; the defaults are as in FedDA's code.
 
     Attributes:
         hidden_size: hidden units of each layer; features are twice as wide.

@@ -1,9 +1,9 @@
 """Graph WaveNet: dilated gated convolutions in time, diffusion over given and learned graphs.
 
 Wu, Pan, Long, Jiang, Zhang: Graph WaveNet for Deep Spatial-Temporal Graph Modeling, IJCAI 2019,
-arXiv 1906.00121. Sizes and dropout are those of the released code for METR-LA.
+arXiv 1906.00121. Sizes and dropout are as in the released code for METR-LA.
 
-It reads all cells of a time at once, so a client must hold several: `--clients` says which, and
+It reads all cells of a time at once, so a client must hold several: `--clients` assigns them, and
 `--method central` pools all. A client's graph has its own cells only; roads to other clients are
 cut, and their number is logged. It keeps its cells' embeddings and roads (`SplitModel.own`) and
 shares the other layers.
@@ -46,7 +46,7 @@ from stforecast.models.stid import own_randomness
 
 @dataclass(frozen=True)
 class GraphWaveNetOptions(CheckedOptions):
-    """Settings of Graph WaveNet; the defaults are those of the released code.
+    """Settings of Graph WaveNet; the defaults are as in the released code.
 
     Attributes:
         channels: width of the residual path.

@@ -2,13 +2,13 @@
 
 Deng et al.: Discrete Prototypical Memories for Federated Time Series Foundation Models, 2026, arXiv
 2604.04475, code under MIT (`lib/models/Encoder_and_Retrieval.py`, `lib/models/decoder.py`,
-`transformer_args.yaml`); sizes, initial values and dropout are its defaults. Layers are those of
-Vaswani et al., NeurIPS 2017, normalised after each residual sum; tokens are those of PatchTST (Nie
+`transformer_args.yaml`); sizes, initial values and dropout are its defaults. Layers are as in
+Vaswani et al., NeurIPS 2017, normalised after each residual sum; tokens are as in PatchTST (Nie
 et al., ICLR 2023) without overlap.
 
 The encoder cuts the readings, oldest first, into patches and repeats the last one to fill the last
 patch. Its features are one vector for each patch, side by side, and `SplitModel.token_size` wide.
-Dropout is the encoder's alone. The positions of the encoder are learned, those of the decoder sines
+Only the encoder has dropout. The encoder's positions are learned, the decoder's are sines
 and cosines.
 """
 
@@ -33,7 +33,7 @@ from stforecast.federated.core.population import SplitModel
 
 @dataclass(frozen=True)
 class PatchTransformerOptions(CheckedOptions):
-    """Settings of the transformer on patches; the defaults are those of FeDPM's code.
+    """Settings of the transformer on patches; the defaults are as in FeDPM's code.
 
     Attributes:
         patch: readings of a patch.

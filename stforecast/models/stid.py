@@ -1,7 +1,7 @@
 """STID: embeddings of the window, the cell, the time of day and the day, then residual layers.
 
 Shao, Zhang, Wang, Wei, Xu: Spatial-Temporal Identity: A Simple yet Effective Baseline for
-Multivariate Time Series Forecasting, CIKM 2022, arXiv 2208.05233. Sizes and dropout are those of
+Multivariate Time Series Forecasting, CIKM 2022, arXiv 2208.05233. Sizes and dropout are as in
 the released code for METR-LA.
 
 A client learns and keeps the spatial identities of its cells (`SplitModel.own`): methods that
@@ -12,7 +12,7 @@ Time identities come from the windows' calendar. The time of day is looked up in
 an entry for each step of the period, 288 for steps of 5 minutes. The day's
 identity is the sum of the vectors of all indicators that hold: with `calendar` "weekdays" that is
 the paper's table of seven, with "week" it distinguishes weekdays, Saturday and Sunday; a holiday
-adds its own. Both are those of the first target; the released code takes those of the last input.
+adds its own. Both belong to the first target; the released code takes the last input's.
 Without `calendar` there are no time identities, and a warning is logged.
 """
 
@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class STIDOptions(CheckedOptions):
-    """Settings of STID; the defaults are those of the released code.
+    """Settings of STID; the defaults are as in the released code.
 
     Attributes:
         embed_size: width of the window's embedding.

@@ -4,9 +4,9 @@ From Python, `stforecast.plots.cdf([forecaster, "runs/other"], ax=ax)` takes fit
 finished runs or their folders, and tables of errors from `Forecaster.evaluate`.
 
 Runs that differ only in their seed share a colour and an entry in the legend, "fuels (3 runs)";
-each figure's docstring says how it combines them. A method has the same colour in every figure and
-report, see `stforecast.bench.curves`. Figures name what they cannot draw. They raise `InputError`
-for an unknown metric, name or cell, and for runs that cannot be drawn together.
+each figure's docstring explains how it combines them. A method has the same colour in every figure
+and report, see `stforecast.bench.curves`. Figures name what they cannot draw. They raise
+`InputError` for an unknown metric, name or cell, and for runs that cannot be drawn together.
 """
 
 from collections.abc import Callable

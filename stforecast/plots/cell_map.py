@@ -152,7 +152,7 @@ class Places:
         north: `(cells,)` kilometres north of the middle.
         size: width and height of a square in kilometres.
         roads: `(roads, 2)` positions of the cells that a road joins.
-        note: what the map shows, in words.
+        note: description of the map.
         outlines: rings of each cell, `(corners, 2)` kilometres east and north; empty without them.
     """
 

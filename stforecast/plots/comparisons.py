@@ -145,7 +145,7 @@ def front_panel(
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the points of which no other one is as low in both numbers, by the first number.
+    """Return the points that no other point matches in both numbers, by the first number.
 
     >>> pareto_front([(0, 3.0), (5, 1.0), (5, 2.0), (9, 1.5)])
     [(0, 3.0), (5, 1.0)]

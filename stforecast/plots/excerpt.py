@@ -1,4 +1,4 @@
-"""Runs whose errors are computed anew: of some cells or times, or on the scale of another run."""
+"""Runs whose errors are computed again: of some cells or times, or on the scale of another run."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class RunInMemory(ForecastRun):
         make_metrics: returns the errors.
         make_rounds: returns the rounds.
         make_forecasts: returns the forecasts, on first use, as the errors; None for a table of
-            errors alone.
+            errors only.
     """
 
     make_metrics: Callable[[], pd.DataFrame]
@@ -108,10 +108,10 @@ class RunInMemory(ForecastRun):
 def part_of(
     run: ForecastRun, cells: str | None, span: Span, first: ForecastRun | None = None
 ) -> ForecastRun:
-    """Return a run whose errors are computed anew from its forecasts.
+    """Return a run whose errors are computed again from its forecasts.
 
     It has some cells, which are ids with commas between, or all; the targets in a span of time; and
-    the scales of the first run, if it is given. What lies outside has no target.
+    the scales of the first run, if it is given. Times and cells outside have no target.
     """
 
     def forecasts() -> xr.Dataset:
@@ -140,8 +140,9 @@ def part_of(
 def on_one_scale(runs: Sequence[ForecastRun], metric: str) -> list[ForecastRun]:
     """Return the runs with scaled errors that can be compared.
 
-    Scaled errors, such as those of z-scores, have the scales of the first run that was tested on
-    the same targets: those of other training parts differ. A run without forecasts keeps its own.
+    Scaled errors, such as of z-scores, have the scales of the first run that was tested on
+    the same targets, as other training parts have other scales. A run without forecasts keeps its
+    own.
     """
     known = metric.removeprefix("raw_") in {*METRICS, *INTERVAL_METRICS}
     scale = scale_variable(metric) if known else None

@@ -1,4 +1,4 @@
-"""What all figures of forecasts have in common: what they take, and options of their look."""
+"""The common base of all figures of forecasts: their inputs, and options of their look."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def best(runs: Sequence[ForecastRun], n: int, metric: str) -> list[ForecastRun]:
 
 
 def _names(highlight: Any, runs: Sequence[ForecastRun]) -> tuple[str, ...]:
-    """Return the names to highlight, of which those of the runs may have commas themselves."""
+    """Return the names to highlight; names of the runs may contain commas."""
     if not isinstance(highlight, str):
         return tuple(highlight or ())
     known = {name for group in group_runs(runs) for name in (group.name, group.base)}

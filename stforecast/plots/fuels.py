@@ -106,7 +106,7 @@ def divergence(
     """Divergences of prototypes and of data between the clients of one run of FUELS.
 
     Left, the Jensen–Shannon divergence of the prototypes on the server, and its threshold β. Right,
-    that of the training data, which the paper does not define; here it is computed as for
+    the training data's, which the paper does not define; here it is computed as for
     prototypes: softmax over the steps of the training part turns each client's z-scores (missing
     ones 0) into a distribution. Both are in nats, divided by the number of values of a
     distribution. The data's threshold is the same quantile of their own divergences. The title

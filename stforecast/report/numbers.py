@@ -42,7 +42,7 @@ class Successive:
     upper: np.ndarray | None
 
     def first(self, steps: int) -> Successive:
-        """Return the first steps alone."""
+        """Return only the first steps."""
         bounds = (None if v is None else v[:, :steps] for v in (self.lower, self.upper))
         return Successive(self.times[:steps], self.y[:, :steps], self.y_hat[:, :steps], *bounds)
 
@@ -109,7 +109,7 @@ class MethodNumbers:
         forecast: `(cells,)` mean forecast, as `predict` gives it.
         load: `(cells,)` mean observed value.
         coverage: `(cells,)` share of targets inside the widest interval; None without intervals.
-        nominal: what the widest interval promises; NaN without intervals.
+        nominal: coverage that the widest interval promises; NaN without intervals.
         path: forecasts of successive windows, as `predict` gives them.
         naive: errors of seasonal naive; None where it could not forecast.
     """
@@ -162,7 +162,7 @@ class _Block:
 def _of_seed(folds: Sequence[ForecastRun], metric: str, *, first: bool) -> MethodNumbers:
     """Read the numbers of one seed by blocks of cells, as all may not fit into the memory.
 
-    Bounds are those of the `first` seed.
+    Bounds come from the `first` seed.
     """
     with ExitStack() as stack:
         opened = [stack.enter_context(run.open_forecasts()) for run in folds]
@@ -242,7 +242,7 @@ def _mean(several: Sequence[Errors]) -> Errors:
 
 
 def _mean_by_cell(forecasts: Sequence[xr.Dataset], name: str) -> np.ndarray:
-    """Return the mean of what was observed or forecast at observed targets, `(cells,)`."""
+    """Return the mean of observed or forecast values at observed targets, `(cells,)`."""
     seen = [np.isfinite(part["y"].to_numpy()) for part in forecasts]
     totals = [
         np.where(mask, part[name].to_numpy(), 0.0).sum(axis=(1, 2))
@@ -257,7 +257,7 @@ def worst_tables(
 ) -> tuple[Table, ...]:
     """Return tables of the cells, hours and days where the best method, `name`, is worst.
 
-    `error` and `quantity` are titles, `clock` names that of hours and days.
+    `error` and `quantity` are titles, `clock` names the clock of hours and days.
     """
     own = f"{error} of {name}"
     of_cells = []

@@ -43,7 +43,7 @@ def outlook_section(
     """Gather what the page shows of the steps after a history.
 
     `located` has `lon` and `lat` of the cells, if they are known; the cube is None if the data are
-    gone. `arrays`, those of the page, grow; the history is cut for the `room`, the number of
+    gone. The page's `arrays` grow; the history is cut for the `room`, the number of
     further values that the page can hold.
     """
     places, forecast = find_places(located, cube), found.forecast
@@ -76,7 +76,7 @@ def outlook_section(
 
 
 def _values(found: Outlook, quantity: str, unit: str, arrays: Arrays) -> list[dict[str, Any]]:
-    """Return the values by cell that the map can show, the first of which it begins with."""
+    """Return the values by cell that the map can show; it begins with the first."""
     plan, side = found.plan, found.side
 
     def shown(title: str, column: str, **how: Any) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def _sorted(plan: pd.DataFrame, side: Side) -> pd.DataFrame:
 
 
 def _said(found: Outlook, length: str) -> tuple[str, ...]:
-    """Return what the plan says of the threshold, if there is one."""
+    """Return the plan's sentence on the threshold, if there is one."""
     plan, side = found.plan, found.side
     if "threshold" not in plan:
         first = _sorted(plan, side).iloc[0]

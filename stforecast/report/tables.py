@@ -33,7 +33,7 @@ class Table:
     """A table that sorts by any column.
 
     Attributes:
-        caption: what it shows.
+        caption: title of the table.
         rows: texts by column; a missing entry is a dash.
         notes: sentences below it.
         opens: column whose entries are cells that a click shows; empty for none.
@@ -121,7 +121,7 @@ class Arrays:
     def rows(self, values: np.ndarray) -> dict[str, Any]:
         """Add an array `(rows, columns)` with a scale for each row; high bytes come first.
 
-        What is not finite becomes missing.
+        Values that are not finite become missing.
         """
         finite = np.isfinite(values)
         low = np.where(finite, values, np.inf).min(axis=1, initial=np.inf)
@@ -178,7 +178,7 @@ AT_ONCE = 20_000_000
 """Values to read at once."""
 
 MOST_VALUES = 200_000_000
-"""Values of a cube up to which all its services are searched for gaps, not the run's alone."""
+"""Values of a cube up to which all its services are searched for gaps, not only the run's."""
 
 
 @dataclass(frozen=True)

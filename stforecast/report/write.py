@@ -82,7 +82,7 @@ class ReportPage:
             self.overall = Table(title, overall_rows(judged, metric))
 
     def add_outlook(self, run: ForecastRun, series: Series, found: Outlook) -> None:
-        """Begin the page with what follows the history of a run's model."""
+        """Begin the page with the forecast that follows the history of a run's model."""
         with run.open_forecasts() as located:
             cube = cube_of(run)
             self.ahead = outlook_section(series, found, located, cube, self.arrays, MOST_VALUES)

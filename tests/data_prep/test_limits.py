@@ -152,8 +152,8 @@ def test_a_packed_file_is_unpacked_only_as_far_as_it_may(tmp_path, monkeypatch):
         assert read_expanded(packed, path) == bytes(3 * limits.CHUNK)
     monkeypatch.setattr(limits, "ALLOWANCE", limits.CHUNK)
     with (
-        pytest.raises(InputError, match=r"unpacked, it would take 0\.002097 GB"),
         gzip.open(path) as packed,
+        pytest.raises(InputError, match=r"unpacked, it would take 0\.002097 GB"),
     ):
         read_expanded(packed, path)
 

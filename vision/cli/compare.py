@@ -115,7 +115,7 @@ def accuracy_claims(found: Comparison, data: str) -> list[str]:
         sentences = {
             "beats": [f"{n} by {p.times(-1).told('points')}" for n, p in others if p.high < 0],
             "is behind": [f"{n} by {p.told('points')}" for n, p in others if p.low > 0],
-            "cannot be told apart from": [
+            "does not differ significantly from": [
                 f"{n} ({p.times(-1).told('points')})" for n, p in others if not p.excludes(0)
             ],
         }
@@ -225,10 +225,10 @@ def _numbers(found: Comparison, data: str) -> list[dict[str, Any]]:
 HEADING = "claim"
 """First heading of the table of answers, by which the pages of papers find it."""
 
-TO_TELL = "seeds to tell"
+TO_TELL = "seeds needed"
 """Column of the number of seeds that might answer a claim, among the numbers of a benchmark."""
 
-HOLDS, NOT, UNTOLD = "holds", "does not hold", "cannot be told here"
+HOLDS, NOT, UNTOLD = "holds", "does not hold", "undecided"
 
 NOTE = (
     f"{HOLDS}: each interval lies above the claimed value; {NOT}: one interval lies below it or "
@@ -400,7 +400,7 @@ def verdict(found: Found, least: float, seeds: int = 1) -> str:
 
     >>> some, none = Estimate(3.0, 1.0, 5.0), Estimate(-1.0, -2.0, 0.0)
     >>> verdict([some], 0), verdict([some], 2), verdict([some], 6), verdict([some, none], 0)
-    ('holds', 'cannot be told here', 'does not hold', 'does not hold')
+    ('holds', 'undecided', 'does not hold', 'does not hold')
     """
     known = [e for e in found if e is not None]
     if any(e.high <= least for e in known):

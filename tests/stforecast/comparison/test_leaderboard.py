@@ -47,7 +47,9 @@ def test_a_claim_gives_the_reference_in_per_cent_of_the_other(board):
 def test_methods_without_error_do_not_differ(board):
     found = board({"a": 0.0, "b": 0.0, "c": 1.0})
     first, *_ = claims(found)
-    assert first.startswith("On milan, **a** cannot be told apart from b (+0.0 % [0.0, 0.0])")
+    assert first.startswith(
+        "On milan, **a** does not differ significantly from b (+0.0 % [0.0, 0.0])"
+    )
 
 
 def test_diverged_methods_are_named_and_not_called_equal(board):
