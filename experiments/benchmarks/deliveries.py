@@ -55,7 +55,7 @@ def deliveries(
     A model is trained on the first days, and forecasts each further day at its midnight. The
     results get a row for each kind of disturbance: how many deliveries were judged, and how many
     were held back; and for each kind of planted fault, how many were listed as anomalies, and how
-    many named.
+    many named. Each row has the file and the options, so that it can be measured again.
 
     Args:
         results: gets the rows.
@@ -94,9 +94,11 @@ def deliveries(
             )
             judged[kind] += 1
             held[kind] += doubt is not None
-    results.add(*({"data": name, "what": "held back", "kind": kind, "n": n, "found": held[kind]}
+    options = [f"--{n.replace('_', '-')} {v}" for n, v in results.about.items() if v and n != "name"]
+    of = {"data": name, "settings": " ".join([data[0].name, *options])}
+    results.add(*({**of, "what": "held back", "kind": kind, "n": n, "found": held[kind]}
                   for kind, n in judged.items()))  # fmt: skip
-    results.add(*({"data": name, **row} for row in _planted(cube, issued, places, rng)))
+    results.add(*({**of, **row} for row in _planted(cube, issued, places, rng)))
     return deliveries_text(pd.DataFrame(results.rows))
 
 
