@@ -19,8 +19,8 @@ from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.quick import make_plan
 from stforecast.service.cells import find_states
 from stforecast.service.delivery import doubt_of_values
+from stforecast.service.expected import SPAN, rarity_of, readings_of
 from stforecast.service.folder import ServiceState, UpdateStanding
-from stforecast.service.judge import SPAN, rarity_of, readings_of
 from stforecast.service.settings import MonitorOptions
 
 FACTORS = (8, 1000, 1024, 1e6, 1 / 60, 1 / 8, 1 / 1000)
@@ -94,7 +94,8 @@ def deliveries(
             )
             judged[kind] += 1
             held[kind] += doubt is not None
-    options = [f"--{n.replace('_', '-')} {v}" for n, v in results.about.items() if v and n != "name"]
+    about = {**results.about, "name": ""}
+    options = [f"--{n.replace('_', '-')} {v}" for n, v in about.items() if v]
     of = {"data": name, "settings": " ".join([data[0].name, *options])}
     results.add(*({**of, "what": "held back", "kind": kind, "n": n, "found": held[kind]}
                   for kind, n in judged.items()))  # fmt: skip
