@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 import xarray as xr
 
@@ -83,7 +84,7 @@ def outlook_section(
         "values": _values(found, quantity, unit, arrays),
         "series": _lines(series, found, times, arrays),
     }
-    claims = (_when(forecast, series), *_said(found, length))
+    claims = (_when(forecast, series), *endless(found), *_said(found, length))
     tables = tuple(filter(None, (_passing(plan, side, series), _plan(plan, side))))
     return OutlookSection(f"The coming {length}", claims, tables, places.note, charts)
 
@@ -117,6 +118,17 @@ def _when(forecast: pd.DataFrame, series: Series) -> str:
     cells = counted(forecast.shape[1], "cell")
     zone = clock_of(series.calendar.time_zone or "")
     return f"Forecasts of {series.service} of {cells}, {begin} to {end}, {zone}."
+
+
+def endless(found: Outlook) -> tuple[str, ...]:
+    """Say which cells have infinite bounds, which are not drawn."""
+    if found.interval is None:
+        return ()
+    infinite = np.isinf(found.interval.upper - found.interval.lower).any()
+    if not (n := int(infinite.sum())):
+        return ()
+    names = some(infinite.index[infinite])
+    return (f"{counted(n, 'cell')} with infinite bounds, as too few errors are known: {names}.",)
 
 
 def _said(found: Outlook, length: str) -> tuple[str, ...]:

@@ -140,17 +140,22 @@ def paired(readings: Values, expected: Values) -> tuple[Values, Values]:
 def half_widths(forecasts: xr.Dataset) -> tuple[Values, Values]:
     """Return half widths of the bounds of forecasts `(cell, time, horizon)`, below and above.
 
-    Without bounds, they are the error of the day before in training, of each cell.
+    Without bounds, they are the error of the day before in training, of each cell. One that is
+    infinite is NaN.
     """
     y_hat = forecasts["y_hat"].to_numpy()
     if "lower" not in forecasts:
         mae = forecasts["seasonal_mae"].to_numpy() if "seasonal_mae" in forecasts else np.nan
         wide = np.broadcast_to(np.reshape(mae, (-1, 1, 1)), y_hat.shape)
         return wide, wide
-    bounds = forecasts["lower"].to_numpy(), forecasts["upper"].to_numpy()
-    below, above = y_hat - bounds[0], bounds[1] - y_hat
-    mean = np.nanmean((below + above) / 2, axis=(1, 2), keepdims=True) if below.size else 0.0
-    return np.fmax(below, LEAST_WIDTH * mean), np.fmax(above, LEAST_WIDTH * mean)
+    sides = y_hat - forecasts["lower"].to_numpy(), forecasts["upper"].to_numpy() - y_hat
+    both = (sides[0] + sides[1]) / 2
+    known = np.isfinite(both)
+    with np.errstate(invalid="ignore"):
+        mean = np.where(known, both, 0.0).sum(axis=(1, 2)) / known.sum(axis=(1, 2))
+    least = LEAST_WIDTH * mean[:, None, None]
+    below, above = (np.where(np.isinf(of), np.nan, np.fmax(of, least)) for of in sides)
+    return below, above
 
 
 def forecast_for(forecasts: xr.Dataset, times: pd.DatetimeIndex) -> Expected:
