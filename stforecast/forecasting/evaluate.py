@@ -20,7 +20,8 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError, counted, some
+from data_prep.base.errors import InputError, counted
+from data_prep.base.errors import some as some_of
 from data_prep.base.progress import noting
 from stforecast.data.anchors import repeat_season
 from stforecast.data.clock import Calendar
@@ -220,7 +221,7 @@ class Evaluation:
                 data.series.name,
                 self.config.coverage,
                 counted(int(endless.sum()), "cell"),
-                some(data.series.cells[endless]),
+                some_of(data.series.cells[endless]),
             )
         return bands, after
 
