@@ -23,6 +23,7 @@ from data_prep.cube import step_of
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.flower.telemetry import family
 from stforecast.forecasting.forecaster import Forecaster
+from stforecast.forecasting.model import saved_scaler
 from stforecast.service import folder
 from stforecast.service.cells import STATES, changed_at, in_words
 from stforecast.service.delivery import end_of
@@ -179,8 +180,7 @@ def monitor(
     opened = folder.open_run(path)
     options, where = ServiceSettings.read(path).monitor, folder.last_state(path)
     state = folder.read_state(where) if where else folder.state_before(opened)
-    forecaster = Forecaster.load(path)
-    judged = judge(opened, state, options, forecaster.model_.scaler)
+    judged = judge(opened, state, options, saved_scaler(path))
     updated = (where / folder.STATE).stat().st_mtime if where else None
     watch = Watch(
         {days: scores(since(state.issued, state.end, days)) for days in SPANS},
@@ -202,22 +202,18 @@ def monitor(
     with atomic_path(service / METRICS) as part:
         part.write_text(watch.metrics())
     if page is not None:
-        _write_page(path, page, watch, state, forecaster, now)
+        _write_page(path, page, watch, state, now)
     return watch
 
 
 def _write_page(
-    run: Path,
-    page: Path,
-    watch: Watch,
-    state: folder.ServiceState,
-    forecaster: Forecaster,
-    now: pd.Timestamp | None,
+    run: Path, page: Path, watch: Watch, state: folder.ServiceState, now: pd.Timestamp | None
 ) -> None:
     # They import plotly.
     from stforecast.forecasting.outlook import make_outlook
     from stforecast.report.service import write_service_page
 
+    forecaster = Forecaster.load(run)
     series = forecaster.read(state.history)
     about = [] if now is None else ["--now", f"{now:%Y-%m-%dT%H:%M}"]
     command = shlex.join(["stforecast", "monitor", str(run), *about, "--page", str(page)])
