@@ -103,17 +103,10 @@ class Calibration:
         return Calibration(radius, most, newer.scale)
 
     def completed(self, older: Calibration, unit: np.ndarray | float = 1.0) -> Calibration:
-        """Return this one with older distances where it has too few errors to tell its own.
-
-        Args:
-            older: of the same cells and steps ahead.
-            unit: what its distances are multiplied by, a number or `(cells, 1, 1)`.
-        """
+        """Return this one with older distances, in a `unit`, where it knows too few errors."""
+        pairs = ((older.radius, self.radius), (older.most, self.most))
         unknown = np.isinf(self.radius)
-        radius, most = (
-            np.where(unknown, unit * old, new)
-            for old, new in ((older.radius, self.radius), (older.most, self.most))
-        )
+        radius, most = (np.where(unknown, unit * old, new) for old, new in pairs)
         return Calibration(radius, most, self.scale)
 
     def joined(self, ids: np.ndarray) -> Calibration:

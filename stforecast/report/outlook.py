@@ -122,13 +122,11 @@ def _when(forecast: pd.DataFrame, series: Series) -> str:
 
 def endless(found: Outlook) -> tuple[str, ...]:
     """Say which cells have infinite bounds, which are not drawn."""
-    if found.interval is None:
-        return ()
-    infinite = np.isinf(found.interval.upper - found.interval.lower).any()
-    if not (n := int(infinite.sum())):
-        return ()
-    names = some(infinite.index[infinite])
-    return (f"{counted(n, 'cell')} with infinite bounds, as too few errors are known: {names}.",)
+    lower, upper = found.interval or (found.forecast, found.forecast)
+    names = lower.columns[np.isinf(upper - lower).any()]
+    n = counted(len(names), "cell")
+    said = f"{n} with infinite bounds, as too few errors are known: {some(names)}."
+    return (said,) if len(names) else ()
 
 
 def _said(found: Outlook, length: str) -> tuple[str, ...]:

@@ -117,9 +117,8 @@ def repetitions(values: Values, least: int, day: int) -> Iterator[tuple[int, int
     [(120, 140, 'stuck')]
     """
     filled = pd.Series(values).ffill().to_numpy(copy=True)
-    gaps, (begins, ends) = np.isnan(values), _runs(np.isnan(values))
-    for begin, end in zip(begins, ends, strict=True):
-        if gaps[begin] and end - begin >= least:
+    for _, begin, end in spells_of(np.isnan(values)[:, None]):
+        if end - begin >= least:
             filled[begin:end] = np.nan
     begins, ends = _runs(np.where(np.isnan(filled), np.inf, filled))
     first, lengths = filled[begins], ends - begins
@@ -154,6 +153,14 @@ def _runs(values: Values) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([[0], changes]), np.concatenate([changes, [len(values)]])
 
 
+def spells_of(marks: Values) -> Iterator[tuple[int, int, int]]:
+    """Yield cell, begin and end of each run of marks `(steps, cells)`."""
+    for cell in np.flatnonzero(marks.any(axis=0)):
+        for begin, end in zip(*_runs(marks[:, cell]), strict=True):
+            if marks[begin, cell]:
+                yield int(cell), int(begin), int(end)
+
+
 def _wild(
     readings: Values, expected: Expected, rarity: Values, unbelieved: Values, day: int, rare: float
 ) -> Iterator[tuple[int, int, int, str]]:
@@ -171,16 +178,13 @@ def _wild(
     own = odd & (others < OF_A_DAY * n_others) | unbelieved & known
     counts = [_over_a_day(of, day) for of in (own, known)]
     many = (counts[0] >= OF_A_DAY * counts[1]) & (counts[1] >= OF_A_DAY * day)
-    for cell in np.flatnonzero(many.any(axis=0)):
-        for begin, end in zip(*_runs(many[:, cell]), strict=True):
-            if many[begin, cell]:
-                earliest = max(begin - day + 1, 0)
-                begin = earliest + int(np.argmax(own[earliest:, cell]))
-                some = slice(begin, end), slice(cell, cell + 1)
-                kind = "wild"
-                if not unbelieved[some].any():
-                    kind = _kind(readings[some], expected.of(*some), odd[some])
-                yield int(cell), first + begin, first + int(end), kind
+    for cell, begin, end in spells_of(many):
+        earliest = max(begin - day + 1, 0)
+        begin = earliest + int(np.argmax(own[earliest:, cell]))
+        some, kind = (slice(begin, end), slice(cell, cell + 1)), "wild"
+        if not unbelieved[some].any():
+            kind = _kind(readings[some], expected.of(*some), odd[some])
+        yield cell, first + begin, first + end, kind
 
 
 def _over_a_day(marks: Values, day: int) -> Values:

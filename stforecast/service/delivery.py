@@ -382,11 +382,30 @@ def _times(factor: float) -> str:
     return f"{factor:g} times" if factor > 1 else f"1/{1 / factor:g} of"
 
 
+class _Fit(NamedTuple):
+    """Errors by what was expected: of all readings, of the sum of all cells, and of each cell."""
+
+    all: float
+    sum: float
+    cells: Values
+
+
 def _moved(of: Delivery) -> Doubt | None:
     """Find that the day is moved by whole hours."""
-    if len(of.readings) < FEWEST * max(of.hour, 1):
+    n, found = len(of.readings), dict[int, _Fit]()
+    if not of.hour or n < FEWEST * of.hour:
         return None
-    found = {hours: fit for hours in range(-HOURS, HOURS + 1) if (fit := _fit(of, hours))}
+    # A time at which nothing ever is reported, such as at night, is expected to have nothing.
+    cells = np.isfinite(of.readings).sum(axis=0) > np.isfinite(of.own.values).sum(axis=0) / 2
+    seen, expected = (np.nan_to_num(v[:, cells]) for v in (of.readings, of.expected.values))
+    for hours in range(-HOURS, HOURS + 1):
+        begin = of.lead - hours * of.hour
+        due = expected[max(begin, 0) : begin + n]
+        if begin >= 0 and len(due) == n and (size := np.abs(due).sum()):
+            error = seen - due
+            by_cell = np.abs(error).sum(axis=0)
+            of_sum = np.abs(error.sum(axis=1)).sum()
+            found[hours] = _Fit(by_cell.sum() / size, of_sum / size, by_cell)
     best = min(found, key=lambda h: (found[h].all * found[h].sum, abs(h)), default=0)
     if not best or 0 not in found:
         return None
@@ -398,32 +417,6 @@ def _moved(of: Delivery) -> Doubt | None:
     way = "late" if best > 0 else "early"
     reason = f"the day is {counted(abs(best), 'hour')} too {way}, as if times were of another zone"
     return Doubt("zone", reason)
-
-
-class _Fit(NamedTuple):
-    """Errors by what was expected: of all readings, of the sum of all cells, and of each cell."""
-
-    all: float
-    sum: float
-    cells: Values
-
-
-def _fit(of: Delivery, hours: int) -> _Fit | None:
-    """Return how readings fit to what was expected hours before; None if that is not known."""
-    n, begin = len(of.readings), of.lead - hours * of.hour
-    other = of.expected.values[max(begin, 0) : begin + n]
-    if not of.hour or begin < 0 or len(other) < n:
-        return None
-    # A time at which nothing ever is reported, such as at night, is expected to have nothing.
-    cells = np.isfinite(of.readings).sum(axis=0) > np.isfinite(of.own.values).sum(axis=0) / 2
-    seen, expected = (np.nan_to_num(v[:, cells]) for v in (of.readings, other))
-    error, size = seen - expected, np.abs(expected).sum()
-    by_cell = np.abs(error).sum(axis=0)
-    return (
-        _Fit(by_cell.sum() / size, np.abs(error.sum(axis=1)).sum() / size, by_cell)
-        if size
-        else None
-    )
 
 
 def _swapped(of: Delivery) -> Doubt | None:

@@ -19,7 +19,7 @@ import xarray as xr
 
 from data_prep.cube import observed
 from stforecast.forecasting.results import ForecastRun
-from stforecast.service.scores import target_times
+from stforecast.service.scores import since
 
 SPAN = 35
 """Last days of a history whose readings are compared with what was expected of them."""
@@ -116,19 +116,15 @@ class Expected:
 
     def distances(self, readings: Values) -> Values:
         """Return how far readings are from what was expected, in half widths, with their sign."""
-        return in_half_widths(readings - self.values, self.below, self.above)
+        error = readings - self.values
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found: Values = error / np.where(error > 0, self.above, self.below)
+        return np.where(error == 0, 0.0, found)
 
     def of(self, steps: slice, cells: slice = slice(None)) -> Expected:
         """Return some of the steps, of all cells or of some."""
         parts = (self.values, self.below, self.above, self.forecast)
         return Expected(self.times[steps], *(part[steps, cells] for part in parts))
-
-
-def in_half_widths(errors: Values, below: Values, above: Values) -> Values:
-    """Return errors in half widths of the bounds on their side; one of 0 is 0 without a width."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        found: Values = errors / np.where(errors > 0, above, below)
-    return np.where(errors == 0, 0.0, found)
 
 
 def paired(readings: Values, expected: Values) -> tuple[Values, Values]:
@@ -137,45 +133,44 @@ def paired(readings: Values, expected: Values) -> tuple[Values, Values]:
     return np.where(both, readings, 0.0), np.where(both, expected, 0.0)
 
 
-def half_widths(forecasts: xr.Dataset) -> tuple[Values, Values]:
-    """Return half widths of the bounds of forecasts `(cell, time, horizon)`, below and above.
+def of_forecasts(forecasts: xr.Dataset) -> Expected:
+    """Return what forecasts say, `(cell, time, horizon)`, at the times of their first steps.
 
-    Without bounds, they are the error of the day before in training, of each cell. One that is
-    infinite is NaN.
+    Without bounds, half widths are the error of the day before in training, of each cell. One that
+    is infinite is NaN.
     """
-    y_hat = forecasts["y_hat"].to_numpy()
+    times, y_hat = pd.DatetimeIndex(forecasts.indexes["time"]), forecasts["y_hat"].to_numpy()
+    known = np.isfinite(y_hat)
     if "lower" not in forecasts:
         mae = forecasts["seasonal_mae"].to_numpy() if "seasonal_mae" in forecasts else np.nan
         wide = np.broadcast_to(np.reshape(mae, (-1, 1, 1)), y_hat.shape)
-        return wide, wide
+        return Expected(times, y_hat, wide, wide, known)
     sides = y_hat - forecasts["lower"].to_numpy(), forecasts["upper"].to_numpy() - y_hat
     both = (sides[0] + sides[1]) / 2
-    known = np.isfinite(both)
+    finite = np.isfinite(both)
     with np.errstate(invalid="ignore"):
-        mean = np.where(known, both, 0.0).sum(axis=(1, 2)) / known.sum(axis=(1, 2))
+        mean = np.where(finite, both, 0.0).sum(axis=(1, 2)) / finite.sum(axis=(1, 2))
     least = LEAST_WIDTH * mean[:, None, None]
     below, above = (np.where(np.isinf(of), np.nan, np.fmax(of, least)) for of in sides)
-    return below, above
+    return Expected(times, y_hat, below, above, known)
 
 
 def forecast_for(forecasts: xr.Dataset, times: pd.DatetimeIndex) -> Expected:
     """Return what the newest forecast before each time said of it."""
-    n_cells, horizon = forecasts.sizes["cell"], forecasts.sizes["horizon"]
-    starts = forecasts.indexes["time"]
+    found, horizon = of_forecasts(forecasts), forecasts.sizes["horizon"]
     step = pd.Timedelta(minutes=float(forecasts.attrs["step_minutes"]))
-    window = starts.searchsorted(times, side="right") - 1
+    window = found.times.searchsorted(times, side="right") - 1
     ahead = np.full(len(times), -1)
-    if len(starts):
-        ahead = np.asarray((times - starts[window.clip(0)]) // step)
+    if len(found.times):
+        ahead = np.asarray((times - found.times[window.clip(0)]) // step)
     known = (window >= 0) & (ahead >= 0) & (ahead < horizon)
 
     def at_times(of: Values) -> Values:
-        one = np.full((len(times), n_cells), np.nan)
+        one = np.full((len(times), len(of)), np.nan)
         one[known] = of[:, window[known], ahead[known]].T
         return one
 
-    values = at_times(forecasts["y_hat"].to_numpy())
-    below, above = map(at_times, half_widths(forecasts))
+    values, below, above = map(at_times, (found.values, found.below, found.above))
     return Expected(times, values, below, above, np.isfinite(values))
 
 
@@ -328,16 +323,12 @@ def rarity_of(
     recent, seen = believed.iloc[-SPAN * day :], readings.to_numpy()[-SPAN * day :]
     weeks = by_weeks(recent)
     expected = _by_forecasts(issued, recent, weeks)
-    begin = np.datetime64(readings.index[-1] - pd.Timedelta(days=1))
-    earlier = xr.DataArray(target_times(issued) <= begin, dims=("time", "horizon"))
-    y = issued["y"].where(earlier).transpose("cell", "time", "horizon")
+    y = issued["y"].where(since(issued, readings.index[-1], 1.0)["y"].isnull())
     known = recent.to_numpy(copy=True)
     known[len(known) - day :] = np.nan
-    of_forecasts = [
-        in_half_widths((one["y"] - one["y_hat"]).to_numpy(), *half_widths(one)).ravel()
-        for one in (before, issued.assign(y=y))
-    ]
-    tails = Tails.of(np.concatenate(of_forecasts)), Tails.of(weeks.distances(known))
+    far = [of_forecasts(one).distances(one["y"].to_numpy()).ravel()
+           for one in (before, issued.assign(y=y))]  # fmt: skip
+    tails = Tails.of(np.concatenate(far)), Tails.of(weeks.distances(known))
 
     def rarity(of: Expected) -> Values:
         by_forecast, by_weeks = (one.rarity(of.distances(seen)) for one in tails)

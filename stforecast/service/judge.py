@@ -10,7 +10,7 @@ import pandas as pd
 from data_prep.cube import local_time, step_of
 from stforecast.data.scaling import Scaler
 from stforecast.forecasting.results import ForecastRun
-from stforecast.service.cells import Found, find_states, in_words
+from stforecast.service.cells import Found, find_states, in_words, spells_of
 from stforecast.service.expected import (
     Expected,
     Values,
@@ -119,23 +119,18 @@ def anomalies(judged: Judged, state: ServiceState, one_in: float) -> pd.DataFram
     readings, local = judged.readings.to_numpy()[-n:], judged.local[-n:]
     with np.errstate(invalid="ignore"):
         odd: Values = np.asarray(rarity >= one_in)
-    near = _neighbours(state) if odd.any() else None
+    near = _neighbours(state) if odd.any() else np.array([])
     cells = state.issued["cell"].to_numpy()
     hours, rows = pd.Timedelta(hours=1), []
     step = local[1] - local[0] if n > 1 else hours
-    for cell in np.flatnonzero(odd.any(axis=0)):
-        assert near is not None
-        steps = np.flatnonzero(odd[:, cell])
-        for spell in np.split(steps, np.flatnonzero(np.diff(steps) > 1) + 1):
-            at = spell[np.argmax(rarity[spell, cell])]
-            value = expected.values[at, cell]
-            others = np.atleast_1d(odd[spell].any(axis=0))[near[cell]]
-            rows.append((
-                cells[cell], local[spell[0]], local[spell[-1]] + step,
-                len(spell) * step / hours, len(spell), readings[at, cell], value,
-                value - expected.below[at, cell], value + expected.above[at, cell],
-                rarity[at, cell], int(others.sum()), len(others),
-            ))  # fmt: skip
+    for cell, begin, end in spells_of(odd):
+        at, n_steps = begin + np.argmax(rarity[begin:end, cell]), end - begin
+        value, others = expected.values[at, cell], odd[begin:end].any(axis=0)[near[cell]]
+        rows.append((
+            cells[cell], local[begin], local[end - 1] + step, n_steps * step / hours, n_steps,
+            readings[at, cell], value, value - expected.below[at, cell],
+            value + expected.above[at, cell], rarity[at, cell], int(others.sum()), len(others),
+        ))  # fmt: skip
     found = pd.DataFrame(rows, columns=list(COLUMNS))
     return found.sort_values("one_in", ascending=False, kind="stable").reset_index(drop=True)
 

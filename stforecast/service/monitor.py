@@ -26,7 +26,7 @@ from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.model import saved_scaler
 from stforecast.service import folder
 from stforecast.service.cells import STATES, changed_at, in_words
-from stforecast.service.delivery import end_of
+from stforecast.service.delivery import ANYWHERE, end_of
 from stforecast.service.held import Held, held_back
 from stforecast.service.judge import Judged, anomalies, judge
 from stforecast.service.scores import Scores, rounded, scores, since
@@ -50,9 +50,6 @@ BLOCK = 500
 
 LONG = 4
 """Days above which records are told to be late by days, not hours."""
-
-AHEAD = 14
-"""Hours by which records without a zone may end after the present."""
 
 SHOWN = ("mase", "bias", "coverage")
 """Errors that are told."""
@@ -117,10 +114,7 @@ class Watch:
             f"{days}d": {name: rounded(of)[name] for name in (*SHOWN, "n")}
             for days, of in self.errors.items()
         }
-        cells = [
-            {"cell": str(row["cell"]), "state": row["state"], "since": str(row["since"])}
-            for _, row in self.broken.iterrows()
-        ]
+        cells = self.broken[["cell", "state", "since"]].astype(str).to_dict("records")
         held = [{n: getattr(one, n) for n in ("records", "kind", "reason", "kept")}
                 for one in self.held]  # fmt: skip
         return {
@@ -298,7 +292,7 @@ def _alarms(watch: Watch, options: MonitorOptions) -> list[str]:
         found.append(
             f"the last records ended {watch.late} ago; late_hours is {options.late_hours:g}"
         )
-    if watch.late_hours < -AHEAD:
+    if watch.ended - watch.now > ANYWHERE:
         found.append(
             f"the last records end {-watch.late_hours:,.0f} hours after now; check their times"
         )
