@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import textwrap
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,8 +19,8 @@ from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.quick import make_plan
 from stforecast.service.cells import find_states
 from stforecast.service.delivery import doubt_of_values
+from stforecast.service.expected import SPAN, rarity_of, readings_of
 from stforecast.service.folder import ServiceState, UpdateStanding
-from stforecast.service.judge import SPAN, rarity_of, readings_of
 from stforecast.service.settings import MonitorOptions
 
 FACTORS = (8, 1000, 1024, 1e6, 1 / 60, 1 / 8, 1 / 1000)
@@ -32,6 +32,11 @@ GOOD, LISTED, BROKEN = "as it is", "listed as anomalies", "named broken"
 
 FIRST = 7
 """Days of forecasts that must be known before a day is judged."""
+
+RULES = MonitorOptions()
+
+Counts = dict[tuple[str, str], np.ndarray]
+"""How many were judged and found, by what was asked and by kind."""
 
 FAULTS = ("three times as high", "0", "one value all day", "twice as high all day", "shuffled day")
 """Planted faults: of one reading at its busiest hour, or of a day."""
@@ -55,7 +60,7 @@ def deliveries(
     A model is trained on the first days, and forecasts each further day at its midnight. The
     results get a row for each kind of disturbance: how many deliveries were judged, and how many
     were held back; and for each kind of planted fault, how many were listed as anomalies, and how
-    many named.
+    many named. Each row has the file and the options, so that it can be measured again.
 
     Args:
         results: gets the rows.
@@ -81,8 +86,7 @@ def deliveries(
     rng = np.random.default_rng(0)
     places = range(FIRST, issued.sizes["time"])
     often = max(len(places) // disturbed, 1)
-    held: Counter[str] = Counter()
-    judged: Counter[str] = Counter()
+    counts: Counts = defaultdict(lambda: np.zeros(2, dtype=int))
     for i in places:
         state, day = _state(cube, issued, i)
         if np.isfinite(day[state.service]).mean() < 0.3:
@@ -92,11 +96,13 @@ def deliveries(
             doubt = doubt_of_values(
                 state, records, name, issued.isel(time=slice(i + 1)), issued.isel(time=slice(FIRST))
             )
-            judged[kind] += 1
-            held[kind] += doubt is not None
-    results.add(*({"data": name, "what": "held back", "kind": kind, "n": n, "found": held[kind]}
-                  for kind, n in judged.items()))  # fmt: skip
-    results.add(*({"data": name, **row} for row in _planted(cube, issued, places, rng)))
+            counts["held back", kind] += (1, doubt is not None)
+    _plant(cube, issued, places, rng, counts)
+    about = {**results.about, "name": ""}
+    options = [f"--{n.replace('_', '-')} {v}" for n, v in about.items() if v]
+    of = {"data": name, "settings": " ".join([data[0].name, *options])}
+    results.add(*({**of, "what": what, "kind": kind, "n": n, "found": found}
+                  for (what, kind), (n, found) in counts.items()))  # fmt: skip
     return deliveries_text(pd.DataFrame(results.rows))
 
 
@@ -160,47 +166,38 @@ def _disturbed(
     yield "two cells swapped", of(swapped)
 
 
-def _planted(
-    cube: xr.Dataset, issued: xr.Dataset, places: range, rng: np.random.Generator
-) -> Iterator[dict[str, object]]:
-    """Yield rows on readings as they are, and on planted faults."""
-    options, day = MonitorOptions(), issued.sizes["horizon"]
-    listed: Counter[str] = Counter()
-    named: Counter[str] = Counter()
-    tried: Counter[str] = Counter()
-    n_readings = n_listed = n_cells = n_named = 0
+def _plant(
+    cube: xr.Dataset, issued: xr.Dataset, places: range, rng: np.random.Generator, counts: Counts
+) -> None:
+    """Count what is found in readings as they are, and of planted faults."""
+    day, before = issued.sizes["horizon"], issued.isel(time=slice(FIRST))
     for i in places[:: max(len(places) // 60, 1)]:
         state, today = _state(cube, issued, i)
         past = readings_of(state.history, issued).iloc[-SPAN * day :]
-        now = readings_of(today, issued)
-        readings = pd.concat([past, now])
-        made, before = (
-            issued.isel(time=slice(max(i - SPAN, 0), i + 1)),
-            issued.isel(time=slice(FIRST)),
-        )
-        right = rarity_of(before, made, readings, readings)
-        n_readings += int(np.isfinite(right.listed[-day:]).sum())
-        n_listed += int((right.listed[-day:] >= options.anomaly_in).sum())
-        judge = (day, options.stuck_hours, options.anomaly_in)
-        plain = readings.to_numpy()
-        states = find_states(plain, right.expected, right.surely, *judge)
-        n_cells, n_named = n_cells + plain.shape[1], n_named + int((states.state != "").sum())
+        plain = pd.concat([past, readings_of(today, issued)])
+        made = issued.isel(time=slice(max(i - SPAN, 0), i + 1))
+        rarity, named = _found(before, made, plain)
+        counts[LISTED, GOOD] += (np.isfinite(rarity).sum(), (rarity >= RULES.anomaly_in).sum())
+        counts[BROKEN, GOOD] += (len(named), named.sum())
         spoilt, who = plain.copy(), rng.permutation(plain.shape[1])[: len(FAULTS)]
         for fault, cell in zip(FAULTS, who, strict=False):
-            spoilt[-day:, cell] = _spoilt(spoilt[-day:, cell], fault, rng)
-        table_of = pd.DataFrame(spoilt, readings.index, readings.columns)
-        odd = rarity_of(before, made, table_of, table_of)
-        after = find_states(spoilt, odd.expected, odd.surely, *judge)
+            spoilt.iloc[-day:, cell] = _spoilt(plain.iloc[-day:, cell].to_numpy(), fault, rng)
+        rarity, named = _found(before, made, spoilt)
+        changed = (spoilt != plain).to_numpy()[-day:]
         for fault, cell in zip(FAULTS, who, strict=False):
-            changed = spoilt[-day:, cell] != plain[-day:, cell]
-            tried[fault] += 1
-            listed[fault] += bool((odd.listed[-day:, cell][changed] >= options.anomaly_in).any())
-            named[fault] += after.state[cell] != ""
-    yield {"what": LISTED, "kind": GOOD, "n": n_readings, "found": n_listed}
-    yield {"what": BROKEN, "kind": GOOD, "n": n_cells, "found": n_named}
-    for fault, n in tried.items():
-        yield {"what": LISTED, "kind": fault, "n": n, "found": listed[fault]}
-        yield {"what": BROKEN, "kind": fault, "n": n, "found": named[fault]}
+            rare = rarity[changed[:, cell], cell] >= RULES.anomaly_in
+            counts[LISTED, fault] += (1, rare.any())
+            counts[BROKEN, fault] += (1, named[cell])
+
+
+def _found(
+    before: xr.Dataset, made: xr.Dataset, readings: pd.DataFrame
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return how rare the readings of the last day are, and which cells are named."""
+    day, rules = made.sizes["horizon"], (RULES.stuck_hours, RULES.anomaly_in)
+    rare = rarity_of(before, made, readings, readings)
+    states = find_states(readings.to_numpy(), rare.expected, rare.surely, day, *rules).state
+    return rare.listed[-day:], states != ""
 
 
 def _spoilt(values: np.ndarray, fault: str, rng: np.random.Generator) -> np.ndarray:

@@ -21,6 +21,7 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError, counted
+from data_prep.base.errors import some as some_of
 from data_prep.base.progress import noting
 from stforecast.data.anchors import repeat_season
 from stforecast.data.clock import Calendar
@@ -211,12 +212,16 @@ class Evaluation:
                 fewest,
             )
         bands, after = calibrate(data, validation, test, options)
-        if np.isinf(after[self.config.coverage].radius).any():
+        endless = np.isinf(after[self.config.coverage].radius).any(axis=(1, 2))
+        if endless.any():
             log.warning(
-                "%s: too few validation targets for an interval of coverage %g of some cells: "
-                "those are infinite",
+                "%s: too few validation targets for an interval of coverage %g of %s: %s; their "
+                "bounds are infinite, or stay as they were if the model is renewed; give more "
+                "readings of them, or a longer validation part",
                 data.series.name,
                 self.config.coverage,
+                counted(int(endless.sum()), "cell"),
+                some_of(data.series.cells[endless]),
             )
         return bands, after
 

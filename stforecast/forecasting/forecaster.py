@@ -52,6 +52,7 @@ from stforecast.forecasting.update import (
     split_before,
     trained_further,
     trial_steps,
+    with_bounds_of,
 )
 from stforecast.tracking import Callback, call_all, errors_by_name
 
@@ -566,7 +567,9 @@ class Forecaster:
             return self._holding(renew(model, series, n_steps))
         settings = {**self.asked.flat(), "split": split_before(series, n_steps)}
         settings |= {"events": os.fspath(events)} if events else {}
-        return Forecaster.recorded(settings).fit(open_history(history, model))
+        anew = Forecaster.recorded(settings).fit(open_history(history, model))
+        anew._model = with_bounds_of(model, anew.model_)
+        return anew
 
     def learn_all(self, history: Data | Series) -> Forecaster:
         """Return one that is trained further on all of a history; its bounds stay as they are."""

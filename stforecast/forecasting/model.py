@@ -276,6 +276,13 @@ class FittedModel:
             raise InputError(f"its forecasts are not finite; {AGAIN}")
 
 
+def saved_scaler(folder: Path) -> Scaler:
+    """Read the scaler alone of a saved model, from its folder or that of its run."""
+    folder, _, arrays = model_files.read_model(folder, MODEL, "Forecaster.save")
+    with model_files.restoring(folder):
+        return _saved_scaler(arrays)
+
+
 def _saved_scaler(arrays: dict[str, np.ndarray]) -> Scaler:
     """Take a scaler's arrays out of those of a saved model."""
     names = ["scaler/mean", "scaler/std"]

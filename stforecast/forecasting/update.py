@@ -80,6 +80,15 @@ def calibrated(model: FittedModel, series: Series, n_steps: int) -> FittedModel:
     return dataclasses.replace(model, calibration=before.renewed(newer) if before else newer)
 
 
+def with_bounds_of(older: FittedModel, model: FittedModel) -> FittedModel:
+    """Return a model trained anew with older bounds of cells of which it saw too few errors."""
+    own, known = model.calibration, older.calibration
+    if not (own and known) or not np.array_equal(model.cells, older.cells):
+        return model
+    unit = (older.scaler.std / model.scaler.std).reshape(-1, 1, 1)
+    return dataclasses.replace(model, calibration=own.completed(known, unit))
+
+
 def trained_further(model: FittedModel, series: Series, n_steps: int) -> FittedModel:
     """Return the model after some rounds from its present weights, on all but the last steps.
 

@@ -89,13 +89,22 @@ class Calibration:
         """Return a newer calibration whose radii narrow at most halfway from these.
 
         Two weeks hold few independent errors, so narrow bounds from them often cover too little.
-        A radius that should widen does so at once.
+        A radius that should widen does so at once. One that the newer errors do not tell, as of a
+        counter that is silent for two weeks, stays.
         """
+        newer = newer.completed(self)
         pairs = ((self.radius, newer.radius), (self.most, newer.most))
         radius, most = (
             np.where((new < old) & np.isfinite(old), (new + old) / 2, new) for old, new in pairs
         )
         return Calibration(radius, most, newer.scale)
+
+    def completed(self, older: Calibration, unit: np.ndarray | float = 1.0) -> Calibration:
+        """Return this one with older distances, in a `unit`, where it knows too few errors."""
+        pairs = ((older.radius, self.radius), (older.most, self.most))
+        unknown = np.isinf(self.radius)
+        radius, most = (np.where(unknown, unit * old, new) for old, new in pairs)
+        return Calibration(radius, most, self.scale)
 
     def joined(self, ids: np.ndarray) -> Calibration:
         """Return the calibration of some of these cells and of new ones, which have the mean.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 import xarray as xr
 
@@ -71,7 +72,7 @@ def outlook_section(
     cells = counted(forecast.shape[1], "cell")
     when = f"Forecasts of {series.service} of {cells}, {begin} to {end}, {clock}."
     tables = [*filter(None, (_passing(plan, side, series), _plan(plan, side)))]
-    claims = (when, *_said(found, length))
+    claims = (when, *endless(found), *_said(found, length))
     return Section(f"The coming {length}", claims, tables, charts, places.note)
 
 
@@ -97,6 +98,15 @@ def _sorted(plan: pd.DataFrame, side: Side) -> pd.DataFrame:
     if "threshold" in plan:
         return by_urgency(plan, side)
     return plan.sort_values(side.worst, ascending=side is SPEEDS, kind="stable")
+
+
+def endless(found: Outlook) -> tuple[str, ...]:
+    """Say which cells have infinite bounds, which are not drawn."""
+    lower, upper = found.interval or (found.forecast, found.forecast)
+    names = lower.columns[np.isinf((upper - lower).to_numpy()).any(axis=0)]
+    n = counted(len(names), "cell")
+    said = f"{n} with infinite bounds, as too few errors are known: {some(names)}."
+    return (said,) if len(names) else ()
 
 
 def _said(found: Outlook, length: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from data_prep.base.errors import counted, in_minutes
 from stforecast.bench.tables import number
-from stforecast.report.outlook import MOST_ROWS, outlook_section
+from stforecast.report.outlook import MOST_ROWS, endless, outlook_section
 from stforecast.report.section import map_value
 from stforecast.report.tables import Table, rest, share
 from stforecast.report.write import MOST_VALUES, ReportPage
@@ -62,7 +62,7 @@ def write_service_page(
         ahead,
         name=f"Records until {watch.end:%A %d %B %Y %H:%M}",
         alarms=tuple(f"Alarm: {alarm}." for alarm in watch.alarms),
-        claims=(*_said(watch, series), ahead.claims[0]),
+        claims=(*_said(watch, series), ahead.claims[0], *endless(found)),
         tables=(
             *([_broken(watch)] if len(watch.broken) else []),
             *([_anomalies(watch, series.units)] if len(watch.anomalies) else []),

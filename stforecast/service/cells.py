@@ -19,13 +19,10 @@ import numpy as np
 import pandas as pd
 
 from data_prep.base.errors import counted, some
-from stforecast.service.expected import Expected, Values
+from stforecast.service.expected import Expected, Values, paired
 
 STATES = ("silent", "zero", "stuck", "wild", "drifted")
 """What a cell may be, the gravest first."""
-
-FINE = ""
-"""State of any other cell."""
 
 LONGER = 1.5
 """How often as long as any earlier repetition of its kind one must be."""
@@ -86,25 +83,24 @@ def find_states(
         unbelieved: which readings the model does not believe; by default none.
     """
     n, n_cells = readings.shape
-    state, since = np.full(n_cells, FINE, dtype="<U7"), np.full(n_cells, -1)
+    state, since = np.full(n_cells, "", dtype="<U7"), np.full(n_cells, -1)
     broken = np.zeros((n, n_cells), dtype=bool)
     if unbelieved is None:
         unbelieved = np.zeros_like(broken)
-    last = slice(n - len(rarity), None)
-    spells = _wild(readings[last], expected, rarity, unbelieved[last], day, rare)
+    first, least = n - len(rarity), max(round(hours * day / 24), 2)
+    spells = [
+        *_wild(readings, expected, rarity, unbelieved, day, rare),
+        *((cell, *spell) for cell in range(n_cells if hours else 0)
+          for spell in repetitions(readings[:, cell], least, day)),
+    ]  # fmt: skip
     for cell, begin, end, kind in spells:
-        at = slice(n - len(rarity) + begin, n - len(rarity) + end)
         if kind == "wild":
-            spoilt = slice(at.start, min(at.stop, at.start + WILD_DAYS * day))
-            broken[spoilt, cell] |= rarity[begin:end, cell][: WILD_DAYS * day] >= rare
-        if end == len(rarity):
-            state[cell], since[cell] = kind, at.start
-    least = max(round(hours * day / 24), 2)
-    for cell in range(n_cells if hours else 0):
-        for begin, end, kind in repetitions(readings[:, cell], least, day):
-            broken[begin:end, cell] |= kind != "silent"
-            if end == n:
-                state[cell], since[cell] = kind, begin
+            until = min(end, begin + WILD_DAYS * day)
+            broken[begin:until, cell] |= rarity[begin - first : until - first, cell] >= rare
+        elif kind in ("zero", "stuck"):
+            broken[begin:end, cell] = True
+        if end == n:
+            state[cell], since[cell] = kind, begin
     return Found(state, since, broken & ~unbelieved)
 
 
@@ -121,9 +117,8 @@ def repetitions(values: Values, least: int, day: int) -> Iterator[tuple[int, int
     [(120, 140, 'stuck')]
     """
     filled = pd.Series(values).ffill().to_numpy(copy=True)
-    gaps, (begins, ends) = np.isnan(values), _runs(np.isnan(values))
-    for begin, end in zip(begins, ends, strict=True):
-        if gaps[begin] and end - begin >= least:
+    for _, begin, end in spells_of(np.isnan(values)[:, None]):
+        if end - begin >= least:
             filled[begin:end] = np.nan
     begins, ends = _runs(np.where(np.isnan(filled), np.inf, filled))
     first, lengths = filled[begins], ends - begins
@@ -158,6 +153,14 @@ def _runs(values: Values) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([[0], changes]), np.concatenate([changes, [len(values)]])
 
 
+def spells_of(marks: Values) -> Iterator[tuple[int, int, int]]:
+    """Yield cell, begin and end of each run of marks `(steps, cells)`."""
+    for cell in np.flatnonzero(marks.any(axis=0)):
+        for begin, end in zip(*_runs(marks[:, cell]), strict=True):
+            if marks[begin, cell]:
+                yield int(cell), int(begin), int(end)
+
+
 def _wild(
     readings: Values, expected: Expected, rarity: Values, unbelieved: Values, day: int, rare: float
 ) -> Iterator[tuple[int, int, int, str]]:
@@ -165,6 +168,8 @@ def _wild(
 
     Readings that the model does not believe are so whatever other cells do.
     """
+    first = len(readings) - len(rarity)
+    readings, unbelieved = readings[first:], unbelieved[first:]
     with np.errstate(invalid="ignore"):
         odd = rarity >= rare
     known = np.isfinite(rarity)
@@ -173,37 +178,29 @@ def _wild(
     own = odd & (others < OF_A_DAY * n_others) | unbelieved & known
     counts = [_over_a_day(of, day) for of in (own, known)]
     many = (counts[0] >= OF_A_DAY * counts[1]) & (counts[1] >= OF_A_DAY * day)
-    for cell in np.flatnonzero(many.any(axis=0)):
-        for begin, end in zip(*_runs(many[:, cell]), strict=True):
-            if many[begin, cell]:
-                begin = int(np.argmax(own[max(begin - day + 1, 0) :, cell])) + max(
-                    begin - day + 1, 0
-                )
-                spell = slice(begin, int(end))
-                some = spell, slice(cell, cell + 1)
-                kind = (
-                    "wild"
-                    if unbelieved[some].any()
-                    else _kind(readings[some], expected.of(*some), odd[some])
-                )
-                yield int(cell), begin, int(end), kind
+    for cell, begin, end in spells_of(many):
+        earliest = max(begin - day + 1, 0)
+        begin = earliest + int(np.argmax(own[earliest:, cell]))
+        some, kind = (slice(begin, end), slice(cell, cell + 1)), "wild"
+        if not unbelieved[some].any():
+            kind = _kind(readings[some], expected.of(*some), odd[some])
+        yield cell, first + begin, first + end, kind
 
 
 def _over_a_day(marks: Values, day: int) -> Values:
     """Return the number of marks in the day that ends with each step."""
-    total = np.cumsum(np.concatenate([np.zeros((1, marks.shape[1])), marks]), axis=0)
-    before = np.concatenate([np.zeros((min(day, len(marks)), marks.shape[1])), total[1:-day]])
-    found: Values = total[1:] - before
+    total = np.cumsum(marks, axis=0)
+    found = total.copy()
+    found[day:] -= total[:-day]
     return found
 
 
 def _kind(readings: Values, expected: Expected, odd: Values) -> str:
     """Return `drifted` if a common factor brings rare readings within their bounds, else `wild`."""
-    seen = np.isfinite(readings) & np.isfinite(expected.values)
-    sums = [float(v[seen].sum()) for v in (readings, expected.values)]
-    if sums[0] <= 0 or sums[1] <= 0:
+    seen, due = (float(of.sum()) for of in paired(readings, expected.values))
+    if seen <= 0 or due <= 0:
         return "wild"
-    factor = sums[0] / sums[1]
+    factor = seen / due
     with np.errstate(invalid="ignore"):
         fits = np.abs(expected.distances(readings / factor)) < 2
     fitting = (fits & odd).sum() >= FITS * odd.sum()

@@ -8,8 +8,8 @@ explains its readings far better than the world does: they are as expected once 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -20,16 +20,19 @@ from data_prep.base.errors import Words, counted, in_minutes, some
 from data_prep.cube import local_time, step_of
 from data_prep.preparation import preparation_of
 from stforecast.service.expected import (
+    SPAN,
     Expected,
     Usual,
     Values,
     expect,
+    paired,
+    readings_of,
     spread,
+    steps_of_day,
     usual_of_forecasts,
     usual_of_weeks,
 )
 from stforecast.service.folder import ServiceState
-from stforecast.service.judge import SPAN, readings_of
 from stforecast.service.records import append
 
 FACTORS = {
@@ -180,40 +183,41 @@ def doubt_of_values(
     empty = state.history.assign({service: state.history[service] * np.nan})
     given = readings_of(append(empty, records, name)[0], issued)
     known = readings_of(state.history, issued).reindex(given.index)
-    n_known = state.history.sizes["time"]
     differs = given.notna() & ~np.isclose(given, known, rtol=1e-9)
     corrected = (differs & known.notna()).any(axis=1)
     if corrected.any() and (found := _corrections(given, known, corrected)):
         return found
-    rows = np.flatnonzero(differs.any(axis=1))
     step = step_of(state.history)
-    day = max(round(pd.Timedelta(days=1) / step), 1)
-    rows = rows[rows >= n_known - SPAN * day]
+    day, hour = steps_of_day(step), round(pd.Timedelta(hours=1) / step)
+    hour = hour if step <= pd.Timedelta(hours=1) else 0
+    first = max(state.history.sizes["time"] - SPAN * day, 0)
+    rows = np.flatnonzero(differs.any(axis=1))
+    rows = rows[rows >= first]
     if not len(rows):
         return None
-    hour = round(pd.Timedelta(hours=1) / step) if step <= pd.Timedelta(hours=1) else 0
     begin, end = int(rows[0]), int(rows[-1]) + 1
-    first = max(n_known - SPAN * day, 0)
-    until = given.index[0] + step * (end - 1 + HOURS * hour)
     lead = min(HOURS * hour, begin - first)
     believed = readings_of(state.believed, issued)
     of_weeks = usual_of_weeks(believed, day)
     usual = usual_of_forecasts(before, state.issued)
     if of_weeks.total < usual.total:  # The model is no good, or its horizon is far.
         issued, usual = issued.isel(time=slice(0)), of_weeks
+    until = given.index[0] + step * (end - 1 + HOURS * hour)
     expected = expect(issued, believed.iloc[first:], until)
     # What is known of other steps need not be expected.
     was = believed.to_numpy()[first:]
     others = np.isfinite(was)
     others[begin - first : end - first] = False
-    expected.values[: len(was)] = np.where(others, was, expected.values[: len(was)])
-    least = LEAST_FACTOR if given.shape[1] >= FEW_CELLS else LEAST_OF_FEW
+    expected.values[: len(was)][others] = was[others]
+    own, agg = (preparation_of(ds).get("options", {}).get("agg") for ds in (state.history, records))
     delivery = Delivery(
         given.to_numpy()[begin:end], expected.of(slice(begin - lead - first, None)), lead, hour,
         [str(cell) for cell in given.columns], usual, float(np.nanmin(known.to_numpy())),
-        digit_of(was), least,
+        digit_of(was), LEAST_FACTOR if given.shape[1] >= FEW_CELLS else LEAST_OF_FEW,
+        merged="" if agg in (None, own) else agg,
     )  # fmt: skip
-    return next(delivery.doubts(), None) or _merged(delivery, state.history, records)
+    causes = (_of_one_value, _in_another_unit, _moved, _swapped, _merged)
+    return next(filter(None, (find(delivery) for find in causes)), None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,6 +235,7 @@ class Delivery:
         digit: last digit of the history's readings.
         least: factor, or its reciprocal, from which its level is doubtful.
         what: what it is compared with, in words.
+        merged: how shorter steps were merged to its own, if the history's were so otherwise.
     """
 
     readings: Values
@@ -243,17 +248,22 @@ class Delivery:
     digit: float = 0.0
     least: float = LEAST_FACTOR
     what: str = "what was expected"
+    merged: str = ""
 
-    @property
-    def own(self) -> Values:
+    @cached_property
+    def own(self) -> Expected:
         """What was expected of its readings, `(steps, cells)`."""
-        return self.expected.values[self.lead : self.lead + len(self.readings)]
+        return self.expected.of(slice(self.lead, self.lead + len(self.readings)))
 
-    def doubts(self) -> Iterator[Doubt]:
-        """Yield what explains the delivery better than the world does."""
-        for find in (_of_one_value, _in_another_unit, _moved, _swapped):
-            if (found := find(self)) is not None:
-                yield found
+    @cached_property
+    def both(self) -> Values:
+        """Whether a reading and what was expected of it are known."""
+        return np.isfinite(self.readings) & np.isfinite(self.own.values)
+
+    @cached_property
+    def pair(self) -> tuple[Values, Values]:
+        """Its readings and what was expected of them, 0 where one of the two is unknown."""
+        return paired(self.readings, self.own.values)
 
 
 def _corrections(given: pd.DataFrame, known: pd.DataFrame, rows: pd.Series) -> Doubt | None:
@@ -277,34 +287,30 @@ def _corrections(given: pd.DataFrame, known: pd.DataFrame, rows: pd.Series) -> D
     ))  # fmt: skip
 
 
-def _merged(of: Delivery, history: xr.Dataset, records: xr.Dataset) -> Doubt | None:
+def _merged(of: Delivery) -> Doubt | None:
     """Find that shorter steps were merged otherwise than the history's, such as to means."""
-    own, agg = (preparation_of(ds).get("options", {}).get("agg") for ds in (history, records))
-    both = np.isfinite(of.readings) & np.isfinite(of.own)
-    seen, expected = of.readings[both].sum(), of.own[both].sum()
-    if agg in (None, own) or not expected or abs(math.log2(max(seen / expected, 0.01))) < MERGED:
+    seen, due = (v.sum() for v in of.pair)
+    if not of.merged or not due or abs(math.log2(max(seen / due, 0.01))) < MERGED:
         return None
-    reason = f"its steps are the {agg} of shorter ones, and values {seen / expected:.2g} times"
-    other = Words("prepare it with {agg}", agg="sum" if agg == "mean" else "mean")
+    reason = f"its steps are the {of.merged} of shorter ones, and values {seen / due:.2g} times"
+    other = Words("prepare it with {agg}", agg="sum" if of.merged == "mean" else "mean")
     return Doubt("unit", f"{reason} what was expected", other)
 
 
 def _of_one_value(of: Delivery) -> Doubt | None:
     """Find that all readings are one value, which neither was expected nor is usual."""
     known = of.readings[np.isfinite(of.readings)]
-    both = np.isfinite(of.readings) & np.isfinite(of.own)
-    if len(known) < FEWEST or (known != known[0]).any() or not both.any():
+    if len(known) < FEWEST or (known != known[0]).any() or not of.both.any():
         return None
-    error, size = np.abs(of.readings - of.own)[both].sum(), np.abs(of.own[both]).sum()
-    if error <= size / 2 and known[0] >= of.lowest:
+    seen, due = of.pair
+    if np.abs(seen - due).sum() <= np.abs(due).sum() / 2 and known[0] >= of.lowest:
         return None
     return Doubt("constant", f"all {counted(len(known), 'reading')} are {known[0]:g}")
 
 
 def _in_another_unit(of: Delivery) -> Doubt | None:
     """Find a common factor of most cells."""
-    both = np.isfinite(of.readings) & np.isfinite(of.own)
-    seen, expected = (np.where(both, v, 0.0).sum(axis=0) for v in (of.readings, of.own))
+    seen, expected = (v.sum(axis=0) for v in of.pair)
     asked = (expected > 0) & (seen > 0)
     if not asked.any():
         return None
@@ -323,7 +329,7 @@ def _in_another_unit(of: Delivery) -> Doubt | None:
     named, what = _named(factor, of.readings, of.digit)
     n = f"{same.sum()} of {counted(len(seen), 'cell')}"
     reason = f"values of {n} are about {_times(named)} {of.what}"
-    by_step, due = (np.where(both, v, 0.0).sum(axis=1) for v in (of.readings, of.own))
+    by_step, due = (v.sum(axis=1) for v in of.pair)
     with np.errstate(divide="ignore", invalid="ignore"):
         others = np.abs(np.log(by_step / due / named)) >= math.log(ALIKE)
     if due[others].sum() > (1 - MOST_CELLS) * due.sum():  # One factor would spoil some of them.
@@ -376,11 +382,30 @@ def _times(factor: float) -> str:
     return f"{factor:g} times" if factor > 1 else f"1/{1 / factor:g} of"
 
 
+class _Fit(NamedTuple):
+    """Errors by what was expected: of all readings, of the sum of all cells, and of each cell."""
+
+    all: float
+    sum: float
+    cells: Values
+
+
 def _moved(of: Delivery) -> Doubt | None:
     """Find that the day is moved by whole hours."""
-    if len(of.readings) < FEWEST * max(of.hour, 1):
+    n, found = len(of.readings), dict[int, _Fit]()
+    if not of.hour or n < FEWEST * of.hour:
         return None
-    found = {hours: fit for hours in range(-HOURS, HOURS + 1) if (fit := _fit(of, hours))}
+    # A time at which nothing ever is reported, such as at night, is expected to have nothing.
+    cells = np.isfinite(of.readings).sum(axis=0) > np.isfinite(of.own.values).sum(axis=0) / 2
+    seen, expected = (np.nan_to_num(v[:, cells]) for v in (of.readings, of.expected.values))
+    for hours in range(-HOURS, HOURS + 1):
+        begin = of.lead - hours * of.hour
+        due = expected[max(begin, 0) : begin + n]
+        if begin >= 0 and len(due) == n and (size := np.abs(due).sum()):
+            error = seen - due
+            by_cell = np.abs(error).sum(axis=0)
+            of_sum = np.abs(error.sum(axis=1)).sum()
+            found[hours] = _Fit(by_cell.sum() / size, of_sum / size, by_cell)
     best = min(found, key=lambda h: (found[h].all * found[h].sum, abs(h)), default=0)
     if not best or 0 not in found:
         return None
@@ -394,57 +419,26 @@ def _moved(of: Delivery) -> Doubt | None:
     return Doubt("zone", reason)
 
 
-class _Fit(NamedTuple):
-    """Errors by what was expected: of all readings, of the sum of all cells, and of each cell."""
-
-    all: float
-    sum: float
-    cells: Values
-
-
-def _fit(of: Delivery, hours: int) -> _Fit | None:
-    """Return how readings fit to what was expected hours before; None if that is not known."""
-    n, begin = len(of.readings), of.lead - hours * of.hour
-    other = of.expected.values[max(begin, 0) : begin + n]
-    if not of.hour or begin < 0 or len(other) < n:
-        return None
-    # A time at which nothing ever is reported, such as at night, is expected to have nothing.
-    cells = np.isfinite(of.readings).sum(axis=0) > np.isfinite(of.own).sum(axis=0) / 2
-    seen, expected = (np.nan_to_num(v[:, cells]) for v in (of.readings, other))
-    error, size = seen - expected, np.abs(expected).sum()
-    by_cell = np.abs(error).sum(axis=0)
-    return (
-        _Fit(by_cell.sum() / size, np.abs(error.sum(axis=1)).sum() / size, by_cell)
-        if size
-        else None
-    )
-
-
 def _swapped(of: Delivery) -> Doubt | None:
     """Find cells that are as expected in each other's places."""
     from scipy.optimize import linear_sum_assignment  # slow to import
 
-    n = len(of.readings)
-    both = np.isfinite(of.readings) & np.isfinite(of.own)
-    if n < FEWEST or of.readings.shape[1] < 2:
+    if len(of.readings) < FEWEST or of.readings.shape[1] < 2:
         return None
-    error = np.where(both, of.readings - of.own, 0.0).sum(axis=1)
-    if np.abs(error).sum() > SUM_STAYS * of.usual.total * np.where(both, of.own, 0.0).sum():
+    seen, due = of.pair
+    if np.abs((seen - due).sum(axis=1)).sum() > SUM_STAYS * of.usual.total * due.sum():
         return None  # Cells that change places leave their sum as it is.
-    width = np.where(of.readings > of.own, of.expected.above[of.lead : of.lead + n],
-                     of.expected.below[of.lead : of.lead + n])  # fmt: skip
+    own, known = of.own.values, of.both.sum(axis=0)
+    width = np.where(of.readings > own, of.own.above, of.own.below)
     with np.errstate(divide="ignore", invalid="ignore"):
-        off = np.where(both, np.abs(of.readings - of.own) / width, 0.0).sum(axis=0) / both.sum(
-            axis=0
-        )
+        off = np.where(of.both, np.abs(seen - due) / width, 0.0).sum(axis=0) / known
     # A cell that always was 0 has no width.
     odd = np.flatnonzero((off > 1) & np.isfinite(off))[:MOST_SWAPPED]
     if len(odd) < 2:
         return None
-    scale = np.where(both, width, 0.0).sum(axis=0)[odd] / both.sum(axis=0)[odd]
-    seen = np.where(np.isfinite(of.readings), of.readings, of.own)[:, odd]
-    cost = np.stack([_mean(np.abs(seen - of.own[:, [c]])) / s
-                     for c, s in zip(odd, scale, strict=True)])  # fmt: skip
+    scale = np.where(of.both, width, 0.0).sum(axis=0)[odd] / known[odd]
+    seen = np.where(np.isfinite(of.readings), of.readings, own)[:, odd]
+    cost = np.stack([_mean(np.abs(seen - own[:, [c]])) for c in odd]) / scale[:, None]
     _, place = linear_sum_assignment(cost)
     at = np.arange(len(odd))
     moved = place != at

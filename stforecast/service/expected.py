@@ -17,7 +17,12 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from data_prep.cube import observed
 from stforecast.forecasting.results import ForecastRun
+from stforecast.service.scores import since
+
+SPAN = 35
+"""Last days of a history whose readings are compared with what was expected of them."""
 
 WEEKS = 4
 """Weeks before a reading whose same time says what is expected beyond all forecasts."""
@@ -43,62 +48,52 @@ RAREST = 1e9
 Values = np.ndarray
 
 
-@dataclass(frozen=True)
-class Tail:
-    """How rare large distances to one side are: `share` are above `at`, beyond as a power.
+@dataclass(frozen=True, eq=False)
+class Tails:
+    """How rare large distances are, above and below.
 
     Attributes:
-        sizes: sorted distances seen to this side, of `n` readings in all.
-        n: number of readings, of both sides.
-        share: share of all readings beyond `at`.
-        at: distance from which on the power holds.
-        power: reciprocal of the exponent of Pareto's distribution (Hill's estimate).
+        known: earlier distances with their sign, sorted.
     """
 
-    sizes: Values
-    n: int
-    share: float = 0.05
-    at: float = 1.0
-    power: float = 0.3
-
-    @classmethod
-    def of(cls, distances: Values, n: int) -> Tail:
-        """Return the tail of the positive distances among `n` readings."""
-        sizes = np.sort(distances)
-        k = max(10, round(END * n / 2))
-        if n < FEWEST or len(sizes) <= k or sizes[-k - 1] <= 0:
-            return cls(sizes[:0], 0)
-        at, last = sizes[-k - 1], sizes[-k:]
-        return cls(sizes, n, k / n, float(at), max(float(np.log(last / at).mean()), 0.05))
-
-    def chance(self, sizes: Values) -> Values:
-        """Return the share of all readings that are as far to this side."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            far = self.share * (np.fmax(sizes, 1e-9) / self.at) ** (-1 / self.power)
-        if not self.n:
-            return np.clip(far, 0, 0.5)
-        near = (len(self.sizes) - np.searchsorted(self.sizes, sizes)) / self.n
-        return np.where(sizes > self.at, far, near)
-
-
-@dataclass(frozen=True)
-class Tails:
-    """Both sides of the distribution of distances."""
-
-    above: Tail
-    below: Tail
+    known: Values
 
     @classmethod
     def of(cls, distances: Values) -> Tails:
         """Return the tails of signed distances of any shape; NaN are left out."""
-        known = distances[np.isfinite(distances)]
-        return cls(Tail.of(known[known > 0], len(known)), Tail.of(-known[known < 0], len(known)))
+        return cls(np.sort(distances[np.isfinite(distances)]))
 
     def rarity(self, distances: Values) -> Values:
         """Return of how many readings one is as far from what is expected; NaN stays NaN."""
-        far = np.where(distances > 0, self.above.chance(distances), self.below.chance(-distances))
-        rare = 1 / np.clip(2 * far, 1 / RAREST, 1)
+        known, n = self.known, len(self.known)
+        above = _chance(distances, known[known > 0], n)
+        below = _chance(-distances, -known[known < 0][::-1], n)
+        rare = 1 / np.clip(2 * np.where(distances > 0, above, below), 1 / RAREST, 1)
         return np.where(np.isfinite(distances), rare, np.nan)
+
+
+def _chance(sizes: Values, known: Values, n: int) -> Values:
+    """Return the share of readings that are as far to one side.
+
+    Beyond the largest `END` of the distances it falls as a power (Pareto's distribution, whose
+    exponent is Hill's estimate).
+
+    Args:
+        sizes: distances to this side, of any shape.
+        known: earlier ones, positive and sorted, of `n` readings in all.
+        n: number of earlier readings, of both sides.
+    """
+    n_last, share, at, power = max(10, round(END * n / 2)), 0.05, 1.0, 0.3
+    enough = n >= FEWEST and len(known) > n_last
+    if enough:
+        at, last = float(known[-n_last - 1]), known[-n_last:]
+        share, power = n_last / n, max(float(np.log(last / at).mean()), 0.05)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        far = share * (np.fmax(sizes, 1e-9) / at) ** (-1 / power)
+    if not enough:
+        return np.clip(far, 0, 0.5)
+    near = (len(known) - np.searchsorted(known, sizes)) / n
+    return np.where(sizes > at, far, near)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,54 +127,50 @@ class Expected:
         return Expected(self.times[steps], *(part[steps, cells] for part in parts))
 
 
-@dataclass(frozen=True)
-class Measure:
-    """How rare distances from forecasts are, and from the weeks before."""
-
-    forecast: Tails
-    weeks: Tails
-
-    def rarity(self, expected: Expected, readings: Values) -> Values:
-        """Return of how many readings one is as far from what was expected; NaN if unknown."""
-        far = expected.distances(readings)
-        own, other = self.forecast.rarity(far), self.weeks.rarity(far)
-        return np.where(expected.forecast, own, other)
+def paired(readings: Values, expected: Values) -> tuple[Values, Values]:
+    """Return readings and what was expected of them, both 0 where one of the two is unknown."""
+    both = np.isfinite(readings) & np.isfinite(expected)
+    return np.where(both, readings, 0.0), np.where(both, expected, 0.0)
 
 
-def half_widths(forecasts: xr.Dataset) -> tuple[Values, Values]:
-    """Return half widths of the bounds of forecasts `(cell, time, horizon)`, below and above.
+def of_forecasts(forecasts: xr.Dataset) -> Expected:
+    """Return what forecasts say, `(cell, time, horizon)`, at the times of their first steps.
 
-    Without bounds, they are the error of the day before in training, of each cell.
+    Without bounds, half widths are the error of the day before in training, of each cell. One that
+    is infinite is NaN.
     """
-    y_hat = forecasts["y_hat"].to_numpy()
+    times, y_hat = pd.DatetimeIndex(forecasts.indexes["time"]), forecasts["y_hat"].to_numpy()
+    known = np.isfinite(y_hat)
     if "lower" not in forecasts:
         mae = forecasts["seasonal_mae"].to_numpy() if "seasonal_mae" in forecasts else np.nan
         wide = np.broadcast_to(np.reshape(mae, (-1, 1, 1)), y_hat.shape)
-        return wide, wide
-    bounds = forecasts["lower"].to_numpy(), forecasts["upper"].to_numpy()
-    below, above = y_hat - bounds[0], bounds[1] - y_hat
-    mean = np.nanmean((below + above) / 2, axis=(1, 2), keepdims=True) if below.size else 0.0
-    return np.fmax(below, LEAST_WIDTH * mean), np.fmax(above, LEAST_WIDTH * mean)
+        return Expected(times, y_hat, wide, wide, known)
+    sides = y_hat - forecasts["lower"].to_numpy(), forecasts["upper"].to_numpy() - y_hat
+    both = (sides[0] + sides[1]) / 2
+    finite = np.isfinite(both)
+    with np.errstate(invalid="ignore"):
+        mean = np.where(finite, both, 0.0).sum(axis=(1, 2)) / finite.sum(axis=(1, 2))
+    least = LEAST_WIDTH * mean[:, None, None]
+    below, above = (np.where(np.isinf(of), np.nan, np.fmax(of, least)) for of in sides)
+    return Expected(times, y_hat, below, above, known)
 
 
 def forecast_for(forecasts: xr.Dataset, times: pd.DatetimeIndex) -> Expected:
     """Return what the newest forecast before each time said of it."""
-    n_cells, horizon = forecasts.sizes["cell"], forecasts.sizes["horizon"]
-    starts = forecasts.indexes["time"]
+    found, horizon = of_forecasts(forecasts), forecasts.sizes["horizon"]
     step = pd.Timedelta(minutes=float(forecasts.attrs["step_minutes"]))
-    window = starts.searchsorted(times, side="right") - 1
+    window = found.times.searchsorted(times, side="right") - 1
     ahead = np.full(len(times), -1)
-    if len(starts):
-        ahead = np.asarray((times - starts[window.clip(0)]) // step)
+    if len(found.times):
+        ahead = np.asarray((times - found.times[window.clip(0)]) // step)
     known = (window >= 0) & (ahead >= 0) & (ahead < horizon)
 
     def at_times(of: Values) -> Values:
-        one = np.full((len(times), n_cells), np.nan)
+        one = np.full((len(times), len(of)), np.nan)
         one[known] = of[:, window[known], ahead[known]].T
         return one
 
-    values = at_times(forecasts["y_hat"].to_numpy())
-    below, above = map(at_times, half_widths(forecasts))
+    values, below, above = map(at_times, (found.values, found.below, found.above))
     return Expected(times, values, below, above, np.isfinite(values))
 
 
@@ -203,10 +194,9 @@ def weeks_before(values: Values, n_new: int, week: int) -> tuple[Values, Values]
         lags[i, lag:] = padded[: max(len(padded) - lag, 0)]
     expected = _median(lags)
     recent = slice(max(n - week, 0), n)
-    seen = np.isfinite(values[recent]) & np.isfinite(expected[recent])
-    sums = [np.where(seen, v[recent], 0.0).sum(axis=0) for v in (values, expected)]
+    seen, due = (of.sum(axis=0) for of in paired(values[recent], expected[recent]))
     with np.errstate(divide="ignore", invalid="ignore"):
-        level = np.where(sums[1] > 0, sums[0] / sums[1], 1.0)
+        level = np.where(due > 0, seen / due, 1.0)
     expected[n:] *= np.clip(level, 1 / WEEKS, WEEKS)
     return expected, _usual_error(np.abs(padded - expected), max(week // 7, 1))
 
@@ -224,19 +214,14 @@ def _median(lags: Values) -> Values:
 def _usual_error(errors: Values, day: int) -> Values:
     """Return the mean error at each time of day, over three times, at least a share of the mean."""
     n, n_cells = errors.shape
-    phase = np.arange(n) % day
-    known = np.isfinite(errors)
-    total, count = np.zeros((day, n_cells)), np.zeros((day, n_cells))
-    np.add.at(total, phase, np.where(known, errors, 0.0))
-    np.add.at(count, phase, known)
-    around = (
-        sum(np.roll(total, i, 0) for i in (-1, 0, 1)),
-        sum(np.roll(count, i, 0) for i in (-1, 0, 1)),
-    )
+    whole = np.full((-(-n // day) * day, n_cells), np.nan)
+    whole[:n] = errors
+    days = whole.reshape(-1, day, n_cells)
+    total, count = np.nansum(days, axis=0), np.isfinite(days).sum(axis=0)
+    around, n_around = (sum(np.roll(of, i, 0) for i in (-1, 0, 1)) for of in (total, count))
     with np.errstate(divide="ignore", invalid="ignore"):
-        usual = around[0] / around[1]
-        mean = total.sum(axis=0) / count.sum(axis=0)
-    return 2 * np.fmax(usual, LEAST_WIDTH * mean)[phase]
+        usual, mean = around / n_around, total.sum(axis=0) / count.sum(axis=0)
+    return 2 * np.fmax(usual, LEAST_WIDTH * mean)[np.arange(n) % day]
 
 
 def expect(
@@ -249,27 +234,32 @@ def expect(
         history: readings (time × cell) of their cells, NaN where missing, at even steps.
         until: start of the last step to say something of; by default that of the history.
     """
-    times = pd.DatetimeIndex(history.index)
-    step = pd.Timedelta(minutes=float(issued.attrs["step_minutes"]))
-    n_new = 0 if until is None else max(int((until - times[-1]) / step), 0)
-    times = pd.date_range(times[0], periods=len(times) + n_new, freq=step)
-    found = forecast_for(issued, times)
+    return _by_forecasts(issued, history, by_weeks(history, until))
+
+
+def by_weeks(history: pd.DataFrame, until: pd.Timestamp | None = None) -> Expected:
+    """Return what `expect` does without any forecast."""
+    first, last = history.index[0], history.index[-1]
+    step = history.index[1] - first
+    times = pd.date_range(first, max(last, until or last), freq=step)
     week = max(round(pd.Timedelta(days=7) / step), 1)
     blocks = np.array_split(history.to_numpy(), -(-history.shape[1] // BLOCK), axis=1)
-    before = [weeks_before(block, n_new, week) for block in blocks]
+    before = [weeks_before(block, len(times) - len(history), week) for block in blocks]
     values, width = (np.concatenate(parts, axis=1) for parts in zip(*before, strict=True))
+    return Expected(times, values, width, width, np.zeros(values.shape, dtype=bool))
+
+
+def _by_forecasts(issued: xr.Dataset, history: pd.DataFrame, weeks: Expected) -> Expected:
+    """Return what forecasts say where they could be made and have bounds, else what weeks say."""
+    found = forecast_for(issued, weeks.times)
     own = found.forecast & np.isfinite(found.below) & np.isfinite(found.above)
-    own &= _fed(pd.DatetimeIndex(issued.indexes["time"]), history, times, max(week // 7, 1))
-    values, below, above = (
-        np.where(own, a, b)
-        for a, b in ((found.values, values), (found.below, width), (found.above, width))
-    )
-    return Expected(times, values, below, above, own)
+    own &= _fed(pd.DatetimeIndex(issued.indexes["time"]), history, weeks.times)
+    parts = ((getattr(of, name) for of in (found, weeks)) for name in ("values", "below", "above"))
+    values, below, above = (np.where(own, *both) for both in parts)
+    return Expected(weeks.times, values, below, above, own)
 
 
-def _fed(
-    starts: pd.DatetimeIndex, history: pd.DataFrame, times: pd.DatetimeIndex, day: int
-) -> Values:
+def _fed(starts: pd.DatetimeIndex, history: pd.DataFrame, times: pd.DatetimeIndex) -> Values:
     """Return whether the newest forecast of each time could read most of its cell's last day.
 
     One that could not may be worse than its bounds say.
@@ -280,9 +270,20 @@ def _fed(
     if not len(starts):
         return np.zeros((len(times), history.shape[1]), dtype=bool)
     end = history.index.searchsorted(starts[start.clip(0)]).clip(0, n)
-    begin = (end - day).clip(0)
+    begin = (end - steps_of_day(times[1] - times[0])).clip(0)
     found: Values = known[end] - known[begin] >= (end - begin)[:, None] / 2
     return found
+
+
+def steps_of_day(step: pd.Timedelta) -> int:
+    """Return the steps of a day, at least one."""
+    return max(round(pd.Timedelta(days=1) / step), 1)
+
+
+def readings_of(history: xr.Dataset, issued: xr.Dataset) -> pd.DataFrame:
+    """Return the readings (time × cell) of the cells that are forecast."""
+    values = observed(history, str(issued.attrs["service"])).sel(cell=issued["cell"])
+    return pd.DataFrame(values.to_numpy(), history.indexes["time"], issued["cell"].to_numpy())
 
 
 def tested(run: ForecastRun) -> xr.Dataset:
@@ -294,17 +295,48 @@ def tested(run: ForecastRun) -> xr.Dataset:
         return found[names].isel(time=slice(None, None, every)).load()
 
 
-def measure(before: xr.Dataset, issued: xr.Dataset, weeks: Expected, readings: Values) -> Measure:
-    """Return how rare distances are, from tested forecasts and all that was believed since.
+class Rarity(NamedTuple):
+    """How rare readings are, `(last steps, cells)`: one in so many.
+
+    Attributes:
+        expected: what was expected of them.
+        listed: by what was expected.
+        surely: by that and by the weeks before, since a forecast may be wrong, too.
+    """
+
+    expected: Expected
+    listed: Values
+    surely: Values
+
+
+def rarity_of(
+    before: xr.Dataset, issued: xr.Dataset, readings: pd.DataFrame, believed: pd.DataFrame
+) -> Rarity:
+    """Return how rare the last readings are; those of the last day by those before it.
 
     Args:
-        before: `tested` forecasts.
-        issued: the forecasts made in service, with the believed readings as `y`.
-        weeks: what the weeks before say of the last readings of the history.
-        readings: these, without what is not believed, `(steps, cells)`.
+        before: the run's `tested` forecasts.
+        issued: the forecasts made in service, with what is believed as `y`.
+        readings: all readings (time × cell).
+        believed: the same without those of broken counters.
     """
-    distances = np.concatenate([_distances(one).ravel() for one in (before, issued)])
-    return Measure(Tails.of(distances), Tails.of(weeks.distances(readings)))
+    day = steps_of_day(readings.index[1] - readings.index[0])
+    recent, seen = believed.iloc[-SPAN * day :], readings.to_numpy()[-SPAN * day :]
+    weeks = by_weeks(recent)
+    expected = _by_forecasts(issued, recent, weeks)
+    y = issued["y"].where(since(issued, readings.index[-1], 1.0)["y"].isnull())
+    known = recent.to_numpy(copy=True)
+    known[len(known) - day :] = np.nan
+    far = [of_forecasts(one).distances(one["y"].to_numpy()).ravel()
+           for one in (before, issued.assign(y=y))]  # fmt: skip
+    tails = Tails.of(np.concatenate(far)), Tails.of(weeks.distances(known))
+
+    def rarity(of: Expected) -> Values:
+        by_forecast, by_weeks = (one.rarity(of.distances(seen)) for one in tails)
+        return np.where(of.forecast, by_forecast, by_weeks)
+
+    listed = rarity(expected)
+    return Rarity(expected, listed, np.fmin(listed, rarity(weeks)))
 
 
 class Usual(NamedTuple):
@@ -322,8 +354,7 @@ class Usual(NamedTuple):
 
 def usual_error(readings: Values, expected: Values) -> Usual:
     """Return how far days `(days, steps, cells)` usually are from what was expected."""
-    both = np.isfinite(readings) & np.isfinite(expected)
-    y, y_hat = (np.where(both, v, 0.0) for v in (readings, expected))
+    y, y_hat = paired(readings, expected)
     with np.errstate(divide="ignore", invalid="ignore"):
         totals = np.abs((y - y_hat).sum(axis=2)).sum(axis=1) / np.abs(y.sum(axis=(1, 2)))
         levels = np.log(y.sum(axis=1) / y_hat.sum(axis=1))
@@ -353,11 +384,3 @@ def usual_of_weeks(history: pd.DataFrame, day: int) -> Usual:
     n = min(len(values) // day, WEEKS * 7) * day
     days = (v[len(v) - n :].reshape(-1, day, v.shape[1]) for v in (values, expected))
     return usual_error(*days)
-
-
-def _distances(forecasts: xr.Dataset) -> Values:
-    below, above = half_widths(forecasts)
-    error = forecasts["y"].to_numpy() - forecasts["y_hat"].to_numpy()
-    with np.errstate(divide="ignore", invalid="ignore"):
-        found: Values = error / np.where(error > 0, above, below)
-    return np.where(error == 0, 0.0, found)

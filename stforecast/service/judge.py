@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-import xarray as xr
 
-from data_prep.cube import local_time, observed, step_of
+from data_prep.cube import local_time, step_of
 from stforecast.data.scaling import Scaler
 from stforecast.forecasting.results import ForecastRun
-from stforecast.service.cells import Found, find_states, in_words
-from stforecast.service.expected import Expected, Values, expect, measure, tested
+from stforecast.service.cells import Found, find_states, in_words, spells_of
+from stforecast.service.expected import (
+    Expected,
+    Values,
+    rarity_of,
+    readings_of,
+    steps_of_day,
+    tested,
+)
 from stforecast.service.folder import ServiceState
-from stforecast.service.scores import target_times
 from stforecast.service.settings import MonitorOptions
-
-SPAN = 35
-"""Last days of a history whose readings are compared with what was expected of them."""
 
 NEAREST, MOST_OTHERS = 8, 500
 """Neighbours of a cell, and others that are asked where places are unknown."""
@@ -75,50 +76,6 @@ class Judged:
         return int(np.isfinite(self.rarity[-self.day :]).sum())
 
 
-def readings_of(history: xr.Dataset, issued: xr.Dataset) -> pd.DataFrame:
-    """Return the readings (time × cell) of the cells that are forecast."""
-    values = observed(history, str(issued.attrs["service"])).sel(cell=issued["cell"])
-    return pd.DataFrame(values.to_numpy(), history.indexes["time"], issued["cell"].to_numpy())
-
-
-class Rarity(NamedTuple):
-    """How rare readings are, `(last steps, cells)`: one in so many.
-
-    Attributes:
-        expected: what was expected of them.
-        listed: by what was expected.
-        surely: by that and by the weeks before, since a forecast may be wrong, too.
-    """
-
-    expected: Expected
-    listed: Values
-    surely: Values
-
-
-def rarity_of(
-    before: xr.Dataset, issued: xr.Dataset, readings: pd.DataFrame, believed: pd.DataFrame
-) -> Rarity:
-    """Return how rare the last readings are; those of the last day by those before it.
-
-    Args:
-        before: the run's `tested` forecasts.
-        issued: the forecasts made in service, with what is believed as `y`.
-        readings: all readings (time × cell).
-        believed: the same without those of broken counters.
-    """
-    day = max(round(pd.Timedelta(days=1) / (readings.index[1] - readings.index[0])), 1)
-    recent, seen = believed.iloc[-SPAN * day :], readings.to_numpy()[-SPAN * day :]
-    expected, weeks = (expect(one, recent) for one in (issued, issued.isel(time=slice(0))))
-    begin = np.datetime64(readings.index[-1] - pd.Timedelta(days=1))
-    earlier = xr.DataArray(target_times(issued) <= begin, dims=("time", "horizon"))
-    y = issued["y"].where(earlier).transpose("cell", "time", "horizon")
-    known = recent.to_numpy(copy=True)
-    known[len(known) - day :] = np.nan
-    scale = measure(before, issued.assign(y=y), weeks, known)
-    listed = scale.rarity(expected, seen)
-    return Rarity(expected, listed, np.fmin(listed, scale.rarity(weeks, seen)))
-
-
 def judge(run: ForecastRun, state: ServiceState, options: MonitorOptions, scaler: Scaler) -> Judged:
     """Compare the readings of a service with what was expected of them.
 
@@ -132,7 +89,7 @@ def judge(run: ForecastRun, state: ServiceState, options: MonitorOptions, scaler
     given = readings.to_numpy()
     unbelieved = np.isfinite(given) & np.isnan(scaler.believed(given))
     step = step_of(state.history)
-    day = max(round(pd.Timedelta(days=1) / step), 1)
+    day = steps_of_day(step)
     begun = state.issued.indexes["time"].min() if state.issued.sizes["time"] else state.end + step
     missing = unbelieved
     for _ in range(2):  # What is broken is no measure of what follows it.
@@ -162,23 +119,18 @@ def anomalies(judged: Judged, state: ServiceState, one_in: float) -> pd.DataFram
     readings, local = judged.readings.to_numpy()[-n:], judged.local[-n:]
     with np.errstate(invalid="ignore"):
         odd: Values = np.asarray(rarity >= one_in)
-    near = _neighbours(state) if odd.any() else None
+    near = _neighbours(state) if odd.any() else np.array([])
     cells = state.issued["cell"].to_numpy()
     hours, rows = pd.Timedelta(hours=1), []
     step = local[1] - local[0] if n > 1 else hours
-    for cell in np.flatnonzero(odd.any(axis=0)):
-        assert near is not None
-        steps = np.flatnonzero(odd[:, cell])
-        for spell in np.split(steps, np.flatnonzero(np.diff(steps) > 1) + 1):
-            at = spell[np.argmax(rarity[spell, cell])]
-            value = expected.values[at, cell]
-            others = np.atleast_1d(odd[spell].any(axis=0))[near[cell]]
-            rows.append((
-                cells[cell], local[spell[0]], local[spell[-1]] + step,
-                len(spell) * step / hours, len(spell), readings[at, cell], value,
-                value - expected.below[at, cell], value + expected.above[at, cell],
-                rarity[at, cell], int(others.sum()), len(others),
-            ))  # fmt: skip
+    for cell, begin, end in spells_of(odd):
+        at, n_steps = begin + np.argmax(rarity[begin:end, cell]), end - begin
+        value, others = expected.values[at, cell], np.any(odd[begin:end][:, near[cell]], axis=0)
+        rows.append((
+            cells[cell], local[begin], local[end - 1] + step, n_steps * step / hours, n_steps,
+            readings[at, cell], value, value - expected.below[at, cell],
+            value + expected.above[at, cell], rarity[at, cell], int(others.sum()), len(others),
+        ))  # fmt: skip
     found = pd.DataFrame(rows, columns=list(COLUMNS))
     return found.sort_values("one_in", ascending=False, kind="stable").reset_index(drop=True)
 
@@ -194,7 +146,6 @@ def _neighbours(state: ServiceState) -> np.ndarray:
     if found.kind == "tiles" or n <= NEAREST:
         few = everyone[: MOST_OTHERS + 1]
         return np.array([few[few != i][:MOST_OTHERS] for i in everyone]).reshape(n, -1)
-    near = cKDTree(np.stack([found.east, found.north], axis=1)).query(
-        np.stack([found.east, found.north], axis=1), NEAREST + 1
-    )[1]
+    places = np.stack([found.east, found.north], axis=1)
+    near = cKDTree(places).query(places, NEAREST + 1)[1]
     return np.array([row[row != i][:NEAREST] for i, row in zip(everyone, near, strict=True)])

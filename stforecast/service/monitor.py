@@ -23,9 +23,10 @@ from data_prep.cube import step_of
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.flower.telemetry import family
 from stforecast.forecasting.forecaster import Forecaster
+from stforecast.forecasting.model import saved_scaler
 from stforecast.service import folder
 from stforecast.service.cells import STATES, changed_at, in_words
-from stforecast.service.delivery import end_of
+from stforecast.service.delivery import ANYWHERE, end_of
 from stforecast.service.held import Held, held_back
 from stforecast.service.judge import Judged, anomalies, judge
 from stforecast.service.scores import Scores, rounded, scores, since
@@ -49,9 +50,6 @@ BLOCK = 500
 
 LONG = 4
 """Days above which records are told to be late by days, not hours."""
-
-AHEAD = 14
-"""Hours by which records without a zone may end after the present."""
 
 SHOWN = ("mase", "bias", "coverage")
 """Errors that are told."""
@@ -116,10 +114,7 @@ class Watch:
             f"{days}d": {name: rounded(of)[name] for name in (*SHOWN, "n")}
             for days, of in self.errors.items()
         }
-        cells = [
-            {"cell": str(row["cell"]), "state": row["state"], "since": str(row["since"])}
-            for _, row in self.broken.iterrows()
-        ]
+        cells = self.broken[["cell", "state", "since"]].astype(str).to_dict("records")
         held = [{n: getattr(one, n) for n in ("records", "kind", "reason", "kept")}
                 for one in self.held]  # fmt: skip
         return {
@@ -179,8 +174,7 @@ def monitor(
     opened = folder.open_run(path)
     options, where = ServiceSettings.read(path).monitor, folder.last_state(path)
     state = folder.read_state(where) if where else folder.state_before(opened)
-    forecaster = Forecaster.load(path)
-    judged = judge(opened, state, options, forecaster.model_.scaler)
+    judged = judge(opened, state, options, saved_scaler(path))
     updated = (where / folder.STATE).stat().st_mtime if where else None
     watch = Watch(
         {days: scores(since(state.issued, state.end, days)) for days in SPANS},
@@ -202,22 +196,18 @@ def monitor(
     with atomic_path(service / METRICS) as part:
         part.write_text(watch.metrics())
     if page is not None:
-        _write_page(path, page, watch, state, forecaster, now)
+        _write_page(path, page, watch, state, now)
     return watch
 
 
 def _write_page(
-    run: Path,
-    page: Path,
-    watch: Watch,
-    state: folder.ServiceState,
-    forecaster: Forecaster,
-    now: pd.Timestamp | None,
+    run: Path, page: Path, watch: Watch, state: folder.ServiceState, now: pd.Timestamp | None
 ) -> None:
     # They import plotly.
     from stforecast.forecasting.outlook import make_outlook
     from stforecast.report.service import write_service_page
 
+    forecaster = Forecaster.load(run)
     series = forecaster.read(state.history)
     about = [] if now is None else ["--now", f"{now:%Y-%m-%dT%H:%M}"]
     command = shlex.join(["stforecast", "monitor", str(run), *about, "--page", str(page)])
@@ -302,7 +292,7 @@ def _alarms(watch: Watch, options: MonitorOptions) -> list[str]:
         found.append(
             f"the last records ended {watch.late} ago; late_hours is {options.late_hours:g}"
         )
-    if watch.late_hours < -AHEAD:
+    if watch.ended - watch.now > ANYWHERE:
         found.append(
             f"the last records end {-watch.late_hours:,.0f} hours after now; check their times"
         )

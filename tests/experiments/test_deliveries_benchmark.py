@@ -29,6 +29,8 @@ def test_right_days_are_believed_and_disturbed_ones_held_back(wide, tmp_path, ca
         main([*map(str, [*words, "--name", "town", "--out", tmp_path / "out"])])
     assert not ended.value.code
     rows = pd.read_csv(tmp_path / "out" / "deliveries.csv")
+    (settings,) = rows["settings"].unique()
+    assert settings == "wide.csv --method seasonal_day --train-days 18 --disturbed 1"
     held = rows[rows["what"] == "held back"].set_index("kind")
     assert len(held) == 1 + len(FACTORS) + 3 + len(HOURS) + 3
     assert held.loc[GOOD, "found"] == 0

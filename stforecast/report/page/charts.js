@@ -130,7 +130,8 @@ class Charts {
     const look = next.length > 1 ? {} : { mode: "markers", marker: { color, size: 7 } };
     const forecast = row(series.forecast);
     if (next.length === 1 && series.lower) {
-      const [above, below] = [row(series.upper)[0] - forecast[0], forecast[0] - row(series.lower)[0]];
+      const [lower, upper] = [series.lower, series.upper].map((place) => row(place)[0] ?? forecast[0]);
+      const [above, below] = [upper - forecast[0], forecast[0] - lower];
       look.error_y = { type: "data", symmetric: false, array: [above], arrayminus: [below] };
     }
     traces.push(line(methods[0], next, forecast, { showlegend: true, line: { color, width: 2.6 }, ...look }));

@@ -64,7 +64,7 @@ def test_fedlean_trained_further_solves_its_map_anew(saved, table):
 
 
 def test_bounds_alone_are_calibrated(saved, table):
-    _, loaded = saved("ridge", intervals="conformal")
+    _, loaded = saved("ridge", intervals="conformal", outliers="keep")
     wide = table.copy()
     # In the trial all is as it was, but for steps of ten deviations: bounds must hold these.
     rng = np.random.default_rng(1)
@@ -74,8 +74,20 @@ def test_bounds_alone_are_calibrated(saved, table):
         (f.predict_interval(table).upper - f.predict_interval(table).lower).to_numpy().mean()
         for f in (loaded, calibrated)
     ]
-    assert widths[1] > 3 * widths[0]
+    assert 3 * widths[0] < widths[1] < np.inf
     pd.testing.assert_frame_equal(calibrated.predict(table), loaded.predict(table))
+
+
+@pytest.mark.parametrize("how", ["calibrated", "trained further", "trained anew"])
+def test_bounds_of_a_counter_that_is_silent_in_the_trial_stay(saved, table, how):
+    _, loaded = saved("ridge", intervals="normalised")
+    silent = table.copy()
+    silent.iloc[-72:, 1] = np.nan  # In the validation part of one trained anew, too.
+    was, renewed = loaded.model_, loaded.update(silent, how, days=2).model_
+    for name in ("radius", "most"):
+        old, new = (getattr(m.calibration, name)[1] * m.scaler.std[1] for m in (was, renewed))
+        np.testing.assert_allclose(new, old, rtol=1e-9)
+        assert np.isfinite(getattr(renewed.calibration, name)).all()
 
 
 def test_trained_anew_is_a_fit_whose_test_part_is_the_trial(saved, table):

@@ -525,9 +525,10 @@ def test_far_bounds_are_warned_of(cube, caplog):
 
 
 def test_renewed_radii_widen_at_once_and_narrow_halfway():
-    before, newer, expected = ([4.0, 2.0, np.inf], [2.0, 5.0, 3.0], [3.0, 5.0, 3.0])
-    found = Calibration(*[np.array(before).reshape(1, 3, 1)] * 2).renewed(
-        Calibration(*[np.array(newer).reshape(1, 3, 1)] * 2)
+    before, newer = [4.0, 2.0, np.inf, 6.0], [2.0, 5.0, 3.0, np.inf]
+    expected = [3.0, 5.0, 3.0, 6.0]  # The last counter was silent for as long.
+    found = Calibration(*[np.array(before).reshape(1, 4, 1)] * 2).renewed(
+        Calibration(*[np.array(newer).reshape(1, 4, 1)] * 2)
     )
     assert found.radius.ravel().tolist() == found.most.ravel().tolist() == expected
 

@@ -91,19 +91,23 @@ def test_an_hour_that_the_clock_shows_twice_is_drawn_twice():
     assert found.charts["clock"].endswith("twice has the width of one")
 
 
-def test_a_forecast_of_one_step_is_seen(browser, town_ahead, tested, tmp_path):
+@pytest.mark.parametrize("highest", [99.0, np.inf])
+def test_a_forecast_of_one_step_is_seen(browser, town_ahead, tested, tmp_path, highest):
     series, found = town_ahead
     y = np.ones((3, 4, 1))
     run = tested("a", y, y, naive=y + 2, data="x.nc", cells=np.array(CELLS))
-    bounds = [table.iloc[:1] for table in found.interval]
+    bounds = [table.iloc[:1].copy() for table in found.interval]
+    bounds[1]["busy"] = highest
     one = type(found)(found.forecast.iloc[:1], type(found.interval)(*bounds), found.plan, None)
     page = write_report([run], tmp_path / "one.html", metric="raw_mae", ahead=(series, one))
     browser.open(page)
     trace = "document.querySelector('#ahead [data-chart=series]').data[3]"
     assert browser.run(f"{trace}.mode") == "markers"
-    low, high = (float(bound["busy"].iloc[0]) for bound in found.interval)
+    low, centre = (float(of["busy"].iloc[0]) for of in (bounds[0], found.forecast))
     drawn = [browser.run(f"{trace}.error_y.{name}[0]") for name in ("array", "arrayminus")]
-    assert sum(drawn) == pytest.approx(high - low, rel=0.01)
+    assert drawn[0] == pytest.approx(highest - centre if np.isfinite(highest) else 0, rel=0.01)
+    assert drawn[1] == pytest.approx(centre - low, rel=0.01)
+    assert ("1 cell with infinite bounds" in page.read_text()) == np.isinf(highest)
     assert browser.problems == []
 
 

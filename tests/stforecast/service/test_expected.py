@@ -40,6 +40,15 @@ def test_the_newest_forecast_before_a_reading_counts():
     assert found.distances(np.full((96, 2), 195.0))[24, 0] == -5 / 10
 
 
+def test_an_infinite_bound_leaves_the_other_bounds_of_its_cell():
+    issued = forecasts(["2024-01-02", "2024-01-03"])
+    issued["upper"] = issued["upper"].where(issued["time"] != HOURS[24], np.inf)
+    found = forecast_for(issued, HOURS)
+    assert np.isnan(found.above[24:48]).all()
+    assert (found.above[48:72] == 20).all()
+    assert np.isnan(found.distances(np.full((96, 2), 250.0))[24:48]).all()
+
+
 def test_beyond_all_forecasts_the_weeks_before_say_what_is_expected():
     values = np.arange(1.0, 6.0).repeat(7)[:, None] * [1.0, 10.0]
     expected, error = weeks_before(values, 3, 7)
