@@ -204,5 +204,7 @@ def fitted(error: Callable[[Tensor], Tensor], start: Tensor, steps: int) -> Tens
         first.step(slope)
     with torch.no_grad():
         x.copy_(best)
-    torch.optim.LBFGS([x], max_iter=steps, line_search_fn="strong_wolfe").step(slope)
+    # Little progress ends a short attack.
+    ends = {"tolerance_grad": 0.0, "tolerance_change": 0.0} if steps > STEPS else {}
+    torch.optim.LBFGS([x], max_iter=steps, line_search_fn="strong_wolfe", **ends).step(slope)
     return best

@@ -15,7 +15,13 @@ from typing import TypeVar
 from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.method import Disclosure, Method
 from stforecast.federated.nodes.masker import Fewest
-from stforecast.federated.nodes.messages import ALLOWED, FEW, FEW_CELLS, FEW_CELLS_FOUND
+from stforecast.federated.nodes.messages import (
+    ALLOWED,
+    FEW,
+    FEW_CELLS,
+    FEW_CELLS_FOUND,
+    few_parties,
+)
 from stforecast.federated.nodes.run_settings import FederationSettings
 from stforecast.federated.nodes.secure_sum import FEWEST
 from stforecast.federated.nodes.summing import adds_up
@@ -107,14 +113,7 @@ def uploads_in_words(run: FederationSettings) -> list[Words]:
     """Return how a run's uploads are sent and what this costs, in one line or several."""
     said = _secure_in_words(run) if run.secure else _plain_in_words(run)
     if few_may_take_part(run):
-        said.append(
-            Words(
-                "two parties may take part: each can then compute the other's upload from the "
-                "result, also under secure aggregation; {clip} with {noise:gaussian} bounds what "
-                "it learns, {min_parties} refuses such a run",
-                min_parties=FEW,
-            )
-        )
+        said.append(few_parties(FEWEST))
     return said
 
 
