@@ -19,9 +19,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from experiments.benchmarks.digits import DATA, found_of_digits
 from experiments.benchmarks.frame import Results, benchmark
 from experiments.benchmarks.groups import by_secret_groups
 from experiments.benchmarks.inversion import (
+    Found,
     Products,
     Victims,
     closeness,
@@ -31,12 +33,13 @@ from experiments.benchmarks.inversion import (
     zscored,
 )
 from experiments.benchmarks.rotation import in_order, unrotated
-from experiments.benchmarks.unrolled import inverted
+from experiments.benchmarks.unrolled import LONG, STEPS, inverted
 from stforecast.bench.tables import markdown
 from stforecast.federated.core.state import generator
 from stforecast.methods import METHODS
 from stforecast.methods.fedlean import calendar_basis, n_cycles, symmetric
 from stforecast.methods.protoridge import ProtoRidge
+from vision.methods import METHODS as OF_IMAGES
 
 RUNS, QUICK = ((14, 1), (28, 24), (62, 24)), ((14, 1),)
 """Days of records and steps ahead."""
@@ -44,8 +47,10 @@ RUNS, QUICK = ((14, 1), (28, 24), (62, 24)), ((14, 1),)
 SUMMED = (3, 9, 25, 30)
 """Cells of a sum: of one node, or of three or ten nodes under secure aggregation."""
 
-FEW, STEPS = 2, 60
+FEW, SOLVED = 2, 60
 """Cells of the sum whose quadratic equations are solved, too, and steps of the solver."""
+
+ALL = {**METHODS, **OF_IMAGES}
 
 SENDS = {
     "fedlean": "mean products of inputs and targets, then a network",
@@ -56,36 +61,48 @@ SENDS = {
     "fedrep": "parameters of the encoder",
     "fuels": "mean features of hours",
     "fedproto": "mean features of hours",
+    "fedpm": "a codebook, and how often each entry was used",
+    "pfpl": "mean features of classes",
 }
 """Methods that are attacked, and what they send."""
 
 ONE_BATCH = {"optimizer": "sgd", "batch_size": 4096, "drop_last": False}
 """Settings with which an upload is a single gradient."""
 
-TRAINED: Sequence[tuple[str, str, Mapping[str, Any]]] = (
-    ("fedavg", "", {}),
-    ("fedavg", "linear model", {"model": "linear"}),
-    ("fedavg", "perceptron", {"model": "mlp"}),
-    ("fedavg", "one batch", ONE_BATCH),
-    ("fedavg", "linear model, one batch", {"model": "linear", **ONE_BATCH}),
-    ("fedavg", "perceptron, one batch", {"model": "mlp", **ONE_BATCH}),
-    ("fedrep", "", {}),
-    ("fuels", "", {}),
-    ("fuels", "perceptron", {"model": "mlp"}),
-    ("fedproto", "", {}),
+PERCEPTRON, LINEAR = {"model": "mlp"}, {"model": "linear"}
+
+
+class Attempt(NamedTuple):
+    """An attack on training: cells of the node, uploads that are used, and steps of L-BFGS."""
+
+    cells: int = 1
+    uploads: int = 1
+    steps: int = STEPS
+
+
+FIRST, LATER, NODE, PATIENT = Attempt(), Attempt(uploads=3), Attempt(cells=5), Attempt(steps=LONG)
+
+TRAINED: Sequence[tuple[str, str, Mapping[str, Any], Sequence[Attempt]]] = (
+    ("fedavg", "", {}, (FIRST, LATER, NODE)),
+    ("fedavg", "linear model", LINEAR, (FIRST, LATER, NODE)),
+    ("fedavg", "perceptron", PERCEPTRON, (FIRST, LATER, NODE, PATIENT)),
+    ("fedavg", "one batch", ONE_BATCH, (FIRST,)),
+    ("fedavg", "linear model, one batch", {**LINEAR, **ONE_BATCH}, (FIRST, LATER, NODE)),
+    ("fedavg", "perceptron, one batch", {**PERCEPTRON, **ONE_BATCH}, (FIRST, LATER, NODE)),
+    ("fedrep", "", {}, (FIRST,)),
+    ("fedrep", "perceptron", PERCEPTRON, (FIRST, LATER, NODE, PATIENT)),
+    ("fuels", "", {}, (FIRST, PATIENT)),
+    ("fuels", "perceptron", PERCEPTRON, (FIRST, LATER, PATIENT)),
+    ("fedproto", "", {}, (FIRST, PATIENT)),
+    ("fedproto", "perceptron", PERCEPTRON, (FIRST, LATER, PATIENT)),
+    ("fedpm", "", {}, (FIRST,)),
+    ("fedpm", "perceptron", PERCEPTRON, (FIRST,)),
 )
-"""Runs whose training is inverted: method, settings in words, and settings beside the defaults."""
+"""Runs whose training is inverted: method, settings in words, settings beside the defaults, and
+the attacks."""
 
 ROTATED = (3, 5, 7, 9, 12, 25)
 """Cells of the sums of which all products are given."""
-
-
-class Found(NamedTuple):
-    """What an attack found: readings `(steps, cells)`, the truth, and the guess."""
-
-    found: Tensor
-    truth: Tensor
-    guess: Tensor
 
 
 Attack = tuple[tuple[str, int], tuple[str, Found]]
@@ -124,12 +141,15 @@ def disclosure(results: Results, *data: Path, quick: bool = False) -> str:
     return disclosure_table(pd.DataFrame(results.rows))
 
 
-def rows_of(found: Iterable[Attack], method: str, about: How) -> Iterator[dict[str, Any]]:
+def rows_of(
+    found: Iterable[Attack], method: str, about: How, uploads: int = 1
+) -> Iterator[dict[str, Any]]:
     """Return a row for each attack on uploads."""
     for (upload, cells), (of, each) in found:
         measured, guessed = (closeness(x, each.truth) for x in (each.found, each.guess))
         yield {
-            "method": method, **about, "upload": upload, "cells": cells, "of": of, "uploads": 1,
+            "method": method, **about, "upload": upload, "cells": cells, "of": of,
+            "uploads": uploads,
             **measured, **{f"guess {name}": value for name, value in guessed.items()},
             "verdict": verdict(measured, guessed),
         }  # fmt: skip
@@ -156,13 +176,26 @@ def rows_of_rotation(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def inverted_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Return the rows of attacks on the training of the first cell."""
-    for method, words, settings in TRAINED:
+    """Return the rows of attacks on the training of the first cells, and of clients with digits."""
+    for method, words, settings, attempts in TRAINED:
         victims = few_victims(path, method, **settings)
-        guess, cell = weekly_guess(victims.readings)[:, [0]], ("plain", 1)
-        found = Found(inverted(victims, 0, guess), victims.readings[:, [0]], guess)
-        about = about_of(path, *QUICK[0], "inverted training", words)
-        yield from rows_of([(cell, ("cell", found))], method, about)
+        for attempt in attempts:
+            attack = "inverted training" if attempt.steps == STEPS else "long inversion"
+            about = about_of(path, *QUICK[0], attack, words)
+            upload = ("plain" if attempt.cells == 1 else "sum", attempt.cells)
+            found = by_training(victims, attempt)
+            yield from rows_of([(upload, ("cell", found))], method, about, attempt.uploads)
+    for method, words, sought, found in found_of_digits():
+        about = {"settings": words, "data": DATA, "days": "", "horizon": ""}
+        about["attack"] = "inverted training"
+        yield from rows_of([(("plain", 1), (sought, found))], method, about)
+
+
+def by_training(victims: Victims, attempt: Attempt) -> Found:
+    """Find readings of the first cells from a node's uploads, in the order that fits best."""
+    cells, uploads, steps = attempt
+    truth, guess = (t[:, :cells] for t in (victims.readings, weekly_guess(victims.readings)))
+    return Found(in_order(inverted(victims, guess, uploads, steps), truth), truth, guess)
 
 
 def few_victims(path: Path, method: str, **settings: Any) -> Victims:
@@ -218,7 +251,7 @@ def each_of_few(victims: Victims, guess: Tensor, cells: int = FEW) -> Found:
     mean = products.mean_reading(guess[:, :cells].mean(1, keepdim=True))
     noise = torch.randn(len(mean), cells, generator=generator(0), dtype=mean.dtype)
     start = mean + 0.3 * noise if cells > 1 else mean
-    found = products.each_reading(start, STEPS, every=3)
+    found = products.each_reading(start, SOLVED, every=3)
     return Found(in_order(found, truth), truth, guess[:, :cells])
 
 
@@ -317,7 +350,7 @@ def disclosure_table(rows: pd.DataFrame) -> str:
                 "sends first": SENDS[method],
                 "plain upload of a cell": of_plain,
                 "each cell, from a sum": by_count(own[own["upload"] == "sum"])
-                or ("not attacked" if METHODS[method].sends.sums != "none" else "cannot be summed"),
+                or ("not attacked" if ALL[method].sends.sums != "none" else "cannot be summed"),
                 "each cell, if all products of the sum were known": by_count(
                     own[own["upload"] == "all products"]
                 ),

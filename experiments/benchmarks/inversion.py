@@ -7,11 +7,12 @@ of windows with weights that it knows gives linear equations for the readings.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,32 +25,84 @@ from stforecast.data.weekly_profile import WeeklyProfile
 from stforecast.data.windows import source_steps
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.method import Method, initial_state
-from stforecast.federated.core.state import Cohort, State
+from stforecast.federated.core.state import Cohort, ServerState, State
 from stforecast.federated.core.tensors import Payload
+from stforecast.federated.engine.rounds import Server
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.nodes.membership import Patience
 from stforecast.flower.settings import RunSettings
-from stforecast.forecasting.config import Config, resolve
+from stforecast.forecasting.config import resolve
 from stforecast.forecasting.trained_method import build_method, client_samples
 
 SPLIT = "time:0.7,0.15,0.15"
 
 
+class Found(NamedTuple):
+    """What an attack found: readings `(steps, cells)`, the truth, and the guess."""
+
+    found: Tensor
+    truth: Tensor
+    guess: Tensor
+
+
 @dataclass(frozen=True, eq=False)
-class Victims:
+class Senders:
+    """Clients that take part in a run as on nodes, and send what an attack is on.
+
+    Attributes:
+        method: the method before the first round.
+        samples: training samples.
+        seed: seed of the run.
+    """
+
+    method: Method
+    samples: ClientData
+    seed: int
+
+    @cached_property
+    def state(self) -> State:
+        """State before the first round."""
+        state = initial_state(self.method, self.samples.sizes, self.seed)
+        state.clients.memory |= self.method.sample_memory(self.samples)
+        return state
+
+    def cohort(self) -> Cohort:
+        """Return all clients as a cohort of the first round, on copies of their state."""
+        ids, training = torch.arange(len(self.samples)), self.method.training
+        return Cohort(self.state.clients, ids, self.samples, training, self.seed, 0, copied=True)
+
+    @cached_property
+    def sent(self) -> Payload:
+        """What each client sends in the first round, `(clients, …)`."""
+        return self.rounds(1)[0][1]
+
+    def rounds(self, n: int) -> list[tuple[ServerState, Payload]]:
+        """Return the server's state before each of the first rounds, and what is then sent."""
+        trainer = Trainer(self.method, self.samples, None, seed=self.seed, device="cpu")
+        server, ids = Server(self.method, trainer.state, n), torch.arange(len(self.samples))
+        found = list[tuple[ServerState, Payload]]()
+        for _ in range(n):
+            found.append((trainer.state.server, trainer.train(ids).upload))
+            server.aggregate(ids, found[-1][1])
+        return found
+
+    def with_values(self, ids: Tensor, values: Tensor) -> ClientData:
+        """Return the training samples of some clients with other values of what is sought.
+
+        The values are `(…, clients)`.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class Victims(Senders):
     """Cells that take part in a run with a method's defaults, as on nodes.
 
     Attributes:
-        config: settings of the run.
         data: the cells' prepared series.
-        method: the method before the first round.
-        samples: training samples.
     """
 
-    config: Config
     data: PreparedSeries
-    method: Method
-    samples: ClientData
 
     @classmethod
     def of(cls, table: pd.DataFrame, method: str, horizon: int, **settings: Any) -> Victims:
@@ -60,7 +113,7 @@ class Victims:
         data = prepare(series, config.window, own.split, own.scale, config.clients, own.outliers)
         built = build_method(config)
         samples, _ = client_samples(built, data, data.split.train, data.split.validation)
-        return cls(config, data, built, samples)
+        return cls(built, samples, config.run.seed, data)
 
     @property
     def readings(self) -> Tensor:
@@ -68,25 +121,19 @@ class Victims:
         last = int(self.data.split.train[-1]) + self.data.window.horizon
         return torch.from_numpy(self.data.z[:last]).double()
 
-    @cached_property
-    def state(self) -> State:
-        """State before the first round."""
-        state = initial_state(self.method, self.samples.sizes, self.config.run.seed)
-        state.clients.memory |= self.method.sample_memory(self.samples)
-        return state
-
-    def cohort(self) -> Cohort:
-        """Return all cells as a cohort of the first round, on copies of their state."""
-        ids, training = torch.arange(len(self.samples)), self.method.training
-        seed = self.config.run.seed
-        return Cohort(self.state.clients, ids, self.samples, training, seed, 0, copied=True)
-
-    @cached_property
-    def sent(self) -> Payload:
-        """What each cell sends in the first round, `(cells, …)`."""
-        seed, ids = self.config.run.seed, torch.arange(len(self.samples))
-        trainer = Trainer(self.method, self.samples, None, seed=seed, device="cpu")
-        return trainer.train(ids).upload
+    def with_values(self, ids: Tensor, values: Tensor) -> ClientData:
+        """Return the training samples of some cells with other readings, `(steps, cells)`."""
+        of, rest = self.inputs, self.samples.take(ids)
+        padded = torch.cat([values, values.new_zeros(1, len(ids))])
+        known = of.known.expand(len(ids), -1, -1)
+        x = torch.cat([padded[of.steps].permute(2, 0, 1), known], dim=2)
+        changed = {"x": x, "y": values[of.targets].permute(2, 0, 1)}
+        if "x_next" in rest.tensors:
+            window, starts = self.data.window, self.data.split.train
+            lags = (*window.lags, *window.further_lags)
+            later = torch.from_numpy(source_steps(starts + 1, lags, window, self.data.calendar))
+            changed["x_next"] = padded[later].permute(2, 0, 1)
+        return dataclasses.replace(rest, tensors={**rest.tensors, **changed})
 
     @cached_property
     def inputs(self) -> Inputs:

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from experiments.benchmarks.cells import test_error
-from experiments.benchmarks.disclosure import Found, products_of
+from experiments.benchmarks.disclosure import products_of
 from experiments.benchmarks.frame import Results, benchmark, listed_numbers
-from experiments.benchmarks.inversion import SPLIT, Victims, closeness, solved, weekly_guess
+from experiments.benchmarks.inversion import SPLIT, Found, Victims, closeness, solved, weekly_guess
 from stforecast.bench.tables import markdown
 from stforecast.federated.core.state import generator
 from stforecast.federated.uploads.masking import SecureSums

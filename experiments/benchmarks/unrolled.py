@@ -12,34 +12,41 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from unittest import mock
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from experiments.benchmarks.inversion import Victims
-from stforecast.data.windows import source_steps
+from experiments.benchmarks.inversion import Senders
 from stforecast.federated.core import prototypes
-from stforecast.federated.core.state import Cohort, Participants
-from stforecast.federated.core.tensors import Batch, Params
+from stforecast.federated.core.state import Cohort, Participants, ServerState, generator
+from stforecast.federated.core.tensors import Params
 from stforecast.federated.core.training import BETAS, EPSILON
+from stforecast.federated.engine.trainer import DROPOUT
 from stforecast.federated.kernels import compiler
+from stforecast.methods import fedpm
 
-STEPS, RATE = (150, 60), 0.05
-"""Steps of Adam and of L-BFGS that change the guess, and the rate of the former."""
+ADAM, RATE, STEPS, LONG = 150, 0.05, 60, 600
+"""Steps of Adam that change the guess, and their rate; then steps of L-BFGS, few or many."""
 
 
 class Unrolled(Cohort):
     """A cohort whose steps autograd can differentiate: parameters become functions of samples."""
 
-    def begin(self) -> None:
-        """Start to train in double precision, without moments."""
-        self.params = {n: t.detach().double().requires_grad_() for n, t in self.params.items()}
+    _past: Mapping[str, tuple[int, Tensor, Tensor]] = MappingProxyType({})
+    trained: tuple[str, ...] = ("",)
+
+    def begin(self, seed: int, round: int, payload: Params) -> None:
+        """Start a round in double precision, from what is received and what was kept."""
+        self.generators = [generator(seed, round, int(i)) for i in self.ids]
+        self.round, self.epoch, self.records, self.scratch = round, 0, {}, {}
+        own = {n: payload.get(n, t).double().clone() for n, t in self.params.items()}
+        self.params = {n: t.requires_grad_() for n, t in own.items()}
         self.buffers, self.memory = doubled(self.buffers), doubled(self.memory)
-        self._trained: tuple[str, ...] = ("",)
-        self._past: dict[str, tuple[int, Tensor, Tensor]] = {}
+        self._past = dict(self._past if self.training.optimizer_state == "keep" else {})
 
     def rand(self, *shape: int) -> Tensor:
         """Draw the uniform numbers of a cohort, in double precision."""
@@ -48,15 +55,15 @@ class Unrolled(Cohort):
     @contextlib.contextmanager
     def training_only(self, *prefixes: str) -> Iterator[None]:
         """Train only the parameters with these prefixes within the context."""
-        before, self._trained = self._trained, prefixes
+        before, self.trained = self.trained, prefixes
         try:
             yield
         finally:
-            self._trained = before
+            self.trained = before
 
     def step(self, losses: Tensor) -> Params:
         """Take a step of Adam or of gradient descent that stays a function of the samples."""
-        names = [name for name in self.params if name.startswith(self._trained)]
+        names = [name for name in self.params if name.startswith(self.trained)]
         own = [self.params[name] for name in names]
         found = torch.autograd.grad(losses.sum(), own, create_graph=True, allow_unused=True)
         grads = {name: g for name, g in zip(names, found, strict=True) if g is not None}
@@ -94,43 +101,54 @@ def add_with_gradient(means: prototypes.PrototypeMeans, features: Tensor, keys: 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sent:
-    """What one of the victims would send in the first round, as a function of its readings.
+    """What a node would send in the first rounds, as a function of what is sought.
 
     Attributes:
-        victims: the cells.
-        cell: number of the attacked one.
+        senders: all clients.
+        ids: numbers of the node's clients, whose mean upload it sends.
+        heard: the server's state before each of the rounds.
     """
 
-    victims: Victims
-    cell: int
+    senders: Senders
+    ids: Tensor
+    heard: Sequence[ServerState]
 
-    def __call__(self, readings: Tensor) -> dict[str, Tensor]:
-        """Return the upload for readings `(steps,)`, by name."""
-        v, ids = self.victims, torch.tensor([self.cell])
-        own = dataclasses.replace(v.samples.take(ids), tensors=self._samples(readings))
-        cohort = Unrolled(v.state.clients, ids, own, v.method.training, v.config.run.seed, 0, True)
-        cohort.begin()
-        v.method.population.train(True)
-        sizes = v.samples.sizes
-        to = Participants(ids, sizes[ids], 0)
-        payload = v.method.broadcast(v.state.server, to)
-        with v.method.population.drawing(cohort.generators):
-            sent = v.method.local_update(cohort, doubled(payload))
-        return {n: cohort.params.get(n, t) for n, t in sent.items() if t.is_floating_point()}
+    def __call__(self, values: Tensor) -> Params:
+        """Return the uploads for values `(…, clients)`, by number of the round and name."""
+        of, ids = self.senders, self.ids
+        method, seed, own = of.method, of.seed, of.with_values(ids, values)
+        cohort = Unrolled(of.state.clients, ids, own, method.training, seed, 0, True)
+        # Else its encoder would follow the memory. In a few rounds it hardly moves.
+        cohort.trained = ("memory",) if isinstance(method, fedpm.FedPM) else ("",)
+        method.population.train(True)
+        found: Params = {}
+        for round, server in enumerate(self.heard):
+            to = Participants(ids, of.samples.sizes[ids], round)
+            payload = doubled(method.broadcast(server, to))
+            cohort.begin(seed, round, payload)
+            dropped = [generator(seed, round, int(i), DROPOUT) for i in ids]
+            with method.population.drawing(dropped):
+                sent = method.local_update(cohort, payload)
+            # Uploads are detached where they are parameters. Buffers have no gradient.
+            grown = {n: cohort.params.get(n, t) for n, t in sent.items() if n not in cohort.buffers}
+            found |= {f"{round}/{n}": t for n, t in as_sent(grown).items()}
+        return found
 
-    def _samples(self, readings: Tensor) -> Batch:
-        """Return the cell's samples with other readings."""
-        v, of = self.victims, self.victims.inputs
-        rest = v.samples.take(torch.tensor([self.cell])).tensors
-        padded = torch.cat([readings, readings.new_zeros(1)])
-        x = torch.cat([padded[of.steps], of.known], dim=1)[None]
-        changed = {"x": x, "y": readings[of.targets][None]}
-        if "x_next" in rest:
-            window, starts = v.data.window, v.data.split.train
-            lags = (*window.lags, *window.further_lags)
-            later = source_steps(starts + 1, lags, window, v.data.calendar)
-            changed["x_next"] = padded[torch.from_numpy(later)][None]
-        return {**rest, **changed}
+
+def as_sent(upload: Params) -> Params:
+    """Return the mean over cells of the parts of an upload that are not counts."""
+    floats = {n: t for n, t in upload.items() if t.is_floating_point()}
+    return {n: t.double().mean(0) for n, t in floats.items()}
+
+
+def nearest_with_gradient(vectors: Tensor, memory: Tensor, _: float) -> tuple[Tensor, ...]:
+    """Return what `nearest_prototypes` does, and keep the gradient of vectors in the loss.
+
+    The loss is of the memory alone.
+    """
+    places = fedpm.nearest(vectors.detach(), memory.detach())
+    chosen = prototypes.by_key(memory, places)
+    return chosen.detach(), places, (chosen - vectors).square().mean((1, 2))
 
 
 @contextlib.contextmanager
@@ -139,26 +157,37 @@ def with_gradients() -> Iterator[None]:
     with (
         mock.patch.object(compiler, "library", return_value=None),
         mock.patch.object(prototypes.PrototypeMeans, "add", add_with_gradient),
+        mock.patch.object(fedpm, "nearest_prototypes", nearest_with_gradient),
     ):
         yield
 
 
-def inverted(victims: Victims, cell: int, guess: Tensor) -> Tensor:
-    """Return the readings `(steps, 1)` of a cell with which it would send what it sent."""
-    sent = {n: t[[cell]].double() for n, t in victims.sent.items() if t.is_floating_point()}
-    simulate = Sent(victims, cell)
+def inverted(senders: Senders, guess: Tensor, uploads: int = 1, steps: int = STEPS) -> Tensor:
+    """Return values with which a node would send what it sent.
+
+    Args:
+        senders: all clients, of which the node has the first ones.
+        guess: of what is sought of these, `(…, clients)`.
+        uploads: rounds of which the server uses the uploads.
+        steps: of L-BFGS.
+    """
+    heard, sent = zip(*senders.rounds(uploads), strict=True)
+    ids = torch.arange(guess.shape[-1])
+    simulate, target = Sent(senders, ids, heard), dict[str, Tensor]()
+    for round, upload in enumerate(sent):
+        own = as_sent({n: t[ids] for n, t in upload.items()})
+        target |= {f"{round}/{n}": t for n, t in own.items()}
     with with_gradients():
-        first = simulate(guess[:, 0])
-        scale = squares(first, sent).detach()
-        return fitted(lambda x: squares(simulate(x), sent) / scale, guess[:, 0])[:, None]
+        scale = squares(simulate(guess), target).detach()
+        return fitted(lambda x: squares(simulate(x), target) / scale, guess, steps)
 
 
 def squares(found: Mapping[str, Tensor], sent: Mapping[str, Tensor]) -> Tensor:
     """Return the sum of squared differences."""
-    return torch.stack([(found[n] - t).square().sum() for n, t in sent.items()]).sum()
+    return torch.stack([(t - sent[n]).square().sum() for n, t in found.items()]).sum()
 
 
-def fitted(error: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
+def fitted(error: Callable[[Tensor], Tensor], start: Tensor, steps: int) -> Tensor:
     """Return what has the smallest error on the way of Adam, then of L-BFGS, from a start."""
     x, least, best = start.clone().requires_grad_(), math.inf, start
 
@@ -171,9 +200,11 @@ def fitted(error: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
         return found
 
     first = torch.optim.Adam([x], lr=RATE)
-    for _ in range(STEPS[0]):
+    for _ in range(ADAM):
         first.step(slope)
     with torch.no_grad():
         x.copy_(best)
-    torch.optim.LBFGS([x], max_iter=STEPS[1], line_search_fn="strong_wolfe").step(slope)
+    # Little progress ends a short attack.
+    ends = {"tolerance_grad": 0.0, "tolerance_change": 0.0} if steps > STEPS else {}
+    torch.optim.LBFGS([x], max_iter=steps, line_search_fn="strong_wolfe", **ends).step(slope)
     return best

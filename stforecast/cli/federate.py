@@ -169,6 +169,7 @@ def write_federation(ctx: click.Context, out: Path | None, run: FederationSettin
     from stforecast.federated.core.options import names_of
     from stforecast.federated.nodes.disclosure import check_parties, with_secure_sums
     from stforecast.federated.uploads.masking import SecureSums
+    from stforecast.federated.uploads.uplink import guarantee
 
     assert out is not None
     run = with_secure_sums(
@@ -181,6 +182,7 @@ def write_federation(ctx: click.Context, out: Path | None, run: FederationSettin
         typed = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(unread))
         raise click.UsageError(f"{typed} is read with secure aggregation only.", ctx)
     check_parties(run, allowed=ctx.params["allow_disclosure"])
+    guarantee(run.config.uplink, 1, run.covered)  # The server needs the accountant.
     write_and_tell(out, run)
 
 

@@ -16,7 +16,13 @@ from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.declared import Disclosure
 from stforecast.federated.core.method import Method
 from stforecast.federated.nodes.masker import Fewest
-from stforecast.federated.nodes.messages import ALLOWED, FEW, FEW_CELLS, FEW_CELLS_FOUND
+from stforecast.federated.nodes.messages import (
+    ALLOWED,
+    FEW,
+    FEW_CELLS,
+    FEW_CELLS_FOUND,
+    few_parties,
+)
 from stforecast.federated.nodes.run_settings import FederationSettings
 from stforecast.federated.nodes.secure_sum import FEWEST
 from stforecast.federated.nodes.summing import adds_up
@@ -118,14 +124,7 @@ def uploads_in_words(run: FederationSettings) -> list[Words]:
             )
         ]
     if few_may_take_part(run):
-        said.append(
-            Words(
-                "two parties may take part: each can then compute the other's upload from the "
-                "result, also under secure aggregation; {clip} with {noise:gaussian} bounds what "
-                "it learns, {min_parties} refuses such a run",
-                min_parties=FEW,
-            )
-        )
+        said.append(few_parties(FEWEST))
     return said
 
 

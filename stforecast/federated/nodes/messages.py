@@ -53,12 +53,16 @@ T = TypeVar("T")
 
 
 def few_parties(n: int) -> Words:
-    """Return the warning that n parties are so few that one can compute what another one sent."""
+    """Return the warning of what others learn from the result of one party, or of two."""
+    learned = (
+        "with two parties, each can compute the other's upload from the result, also under secure "
+        "aggregation"
+        if n > 1
+        else "with one party, the result shows its upload"
+    )
     return Words(
-        "the number of parties is {}: with two, each can compute the other's upload from the "
-        "result, also under secure aggregation; {clip} with {noise:gaussian} bounds what it "
-        "learns, {min_parties} refuses such a run",
-        n,
+        "{}; {clip} with {noise:gaussian} bounds what is learned, {min_parties} refuses such a run",
+        learned,
         min_parties=FEW,
     )
 

@@ -18,6 +18,7 @@ from stforecast.federated.nodes.messages import (
     check_finish,
     check_join,
     check_round,
+    few_parties,
     most_common,
 )
 from stforecast.federated.uploads.uplink import Uplink
@@ -252,3 +253,10 @@ def test_a_node_that_answers_garbage_leaves_the_rest_as_without_it(spoil, federa
         assert (a.round, a.failed) == (b.round, b.failed)
         assert a.train_loss == pytest.approx(b.train_loss, rel=1e-6)
         assert a.validation_loss == pytest.approx(b.validation_loss, rel=1e-6)
+
+
+def test_the_warning_of_few_parties_speaks_of_another_one_only_if_there_is_one():
+    one, two = (few_parties(n).typed for n in (1, 2))
+    assert "other's" not in one
+    assert "other's" in two
+    assert all("--min-parties 3" in said for said in (one, two))

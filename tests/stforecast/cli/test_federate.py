@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 import tomllib
 
 import pytest
@@ -182,6 +183,7 @@ def test_secure_aggregation_is_for_methods_whose_server_needs_sums(tmp_path):
     assert not (tmp_path / "app").exists()
     with pytest.raises(InputError, match="share_noise needs clip and noise"):
         type_in("--secure-aggregation", "--share-noise", *common)
+    pytest.importorskip("dp_accounting")
     private = ("--share-noise", "--clip", 2, "--noise", "gaussian")
     type_in("--secure-aggregation", "--secure-threshold", 0.6, *private, *common)
     project = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
@@ -218,7 +220,7 @@ def test_uploads_are_masked_by_default(words, fewest, tmp_path):
     assert run.patience.min_parties == fewest
     assert said.startswith("uploads are added up under masks: the server learns only sums over ")
     assert f"sums over {fewest} nodes or more; in return there is no --robust" in said
-    assert ("each can then compute the other's upload" in said) == (fewest == 2)
+    assert ("each can compute the other's upload" in said) == (fewest == 2)
 
 
 @pytest.mark.parametrize(
@@ -239,6 +241,16 @@ def test_what_cannot_be_masked_is_plain_and_its_disclosure_is_said(words, why, r
     assert said.startswith("uploads are plain: the server sees ")
     assert why in said
     assert ("nodes refuse this run, except those with allow_disclosure" in said) == refused
+
+
+def test_noise_of_which_no_epsilon_could_be_reported_is_refused_before_the_app_is_written(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    private = ("--share-noise", "--clip", 2, "--noise", "gaussian", "--clients", 9)
+    with pytest.raises(InputError, match=r"stforecast\[privacy\]"):
+        type_in(*private, "--out", tmp_path / "app", "--results", tmp_path)
+    assert not (tmp_path / "app").exists()
 
 
 def test_a_single_party_has_nobody_to_add_up_with(tmp_path):
