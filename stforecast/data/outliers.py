@@ -87,8 +87,12 @@ class Bounds:
         lower = np.where(none, -NO_LIMIT, lower)
         return cls(lower, upper, usual, day)
 
-    def wild(self, values: Tensor) -> Tensor:
-        """Return which readings `(steps, cells)` are not believed."""
+    def wild(self, values: Tensor, *, at_end: bool = False) -> Tensor:
+        """Return which readings `(steps, cells)` are not believed, `at_end` by what follows them.
+
+        Where the last reading belongs to a fault that lasts, so do those of the last half day that
+        are as far; for any forecast before the end, that would be a look ahead.
+        """
         lower, upper, usual = map(torch.as_tensor, (self.lower, self.upper, self.usual))
         sizes, factor = values.abs(), torch.ones_like(values)
         for level in (1.5 * 2**i for i in range(20)):
@@ -100,16 +104,20 @@ class Bounds:
             bound = share * factor
             return (values > bound * upper) | ((values < bound * lower) & ~gone)
 
-        lasting = _in_last(beyond(self.lasting), self.day // 2) >= max(3, 1 / 6 * self.day)
+        far, half = beyond(self.lasting), self.day // 2
+        lasting = _in_last(far, half) >= max(3, 1 / 6 * self.day)
         found = beyond(1.0) | lasting
+        if at_end:
+            newest = torch.arange(len(values), device=values.device) >= len(values) - half
+            found = found | (far & lasting[-1:] & newest[:, None])
         return found & ~(found | values.isnan()).all(dim=0)
 
     def _mostly(self, which: Tensor) -> Tensor:
         """Return where more than half of the last `MEMORY` days are True."""
         return _in_last(which, MEMORY * self.day) > MEMORY * self.day / 2
 
-    def believed(self, values: np.ndarray) -> np.ndarray:
-        """Return readings `(steps, cells)` with NaN for wild ones.
+    def believed(self, values: np.ndarray, *, at_end: bool = False) -> np.ndarray:
+        """Return readings `(steps, cells)` with NaN for wild ones; see `wild`.
 
         >>> bounds = Bounds(np.zeros(1), np.full(1, 10.0), np.ones(1), day=8)
         >>> bounds.believed(np.array([[1.0], [50.0], [5.0], [-1.0], [50.0], [5.0], [5.0]]))[:, 0]
@@ -119,7 +127,8 @@ class Bounds:
         some = np.asarray(far.any(axis=0))
         if not some.any():
             return values
-        wild = self.of_cells(some).wild(torch.from_numpy(values[:, some])).numpy()
+        cells = self.of_cells(some)
+        wild = cells.wild(torch.from_numpy(values[:, some]), at_end=at_end).numpy()
         found = values.copy()
         found[:, some] = np.where(wild, np.nan, found[:, some])
         return found

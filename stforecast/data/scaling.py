@@ -61,16 +61,19 @@ class Scaler:
         covariates = self.covariates.transform(series.covariates)
         return dataclasses.replace(calendar, covariates=covariates)
 
-    def believed(self, series: np.ndarray) -> np.ndarray:
-        """Return a series `(steps, cells)` with NaN for readings that are not believed."""
-        return series if self.bounds is None else self.bounds.believed(series)
+    def believed(self, series: np.ndarray, *, at_end: bool = False) -> np.ndarray:
+        """Return a series `(steps, cells)` with NaN for readings that are not believed.
 
-    def transform(self, series: np.ndarray) -> np.ndarray:
+        `at_end` is for a forecast of what follows the series, see `Bounds.wild`.
+        """
+        return series if self.bounds is None else self.bounds.believed(series, at_end=at_end)
+
+    def transform(self, series: np.ndarray, *, at_end: bool = False) -> np.ndarray:
         """Convert a series `(steps, cells)` to z-scores, (series - mean) / std, where believed.
 
-        NaN stays NaN.
+        NaN stays NaN. The arguments are those of `believed`.
         """
-        return self.scores(self.believed(series))
+        return self.scores(self.believed(series, at_end=at_end))
 
     def scores(self, values: np.ndarray) -> np.ndarray:
         """Convert any values `(steps, cells)` to z-scores."""

@@ -216,7 +216,7 @@ class Graph(nn.Module):
         """Return readings with NaN for those that are not believed."""
         if (bounds := self.model.scaler.bounds) is None:
             return history
-        return torch.where(bounds.wild(history), torch.nan, history)
+        return torch.where(bounds.wild(history, at_end=True), torch.nan, history)
 
     def _inputs(
         self, z: Tensor, local: Tensor, clock: Tensor, weekly: Weekly | None

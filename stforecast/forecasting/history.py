@@ -144,7 +144,7 @@ def read_series(
 
 def missing_inputs(series: Series, model: FittedModel) -> np.ndarray:
     """Return which inputs of the forecast after a series are missing, `(inputs, cells)`."""
-    window, values = model.config.window, model.scaler.believed(series.values)
+    window, values = model.config.window, model.scaler.believed(series.values, at_end=True)
     if model.predictor.reads_windows:
         filled = fill_gaps(values, window, series.calendar)
         lags = (*window.lags, *window.further_lags)
@@ -184,7 +184,7 @@ def warn_of_late(series: Series, model: FittedModel, said: np.ndarray) -> None:
     Cells that were `said` `(cells,)` to have missing inputs are left out, and those that had no
     reading at the same times of the week before either, such as a metro at night.
     """
-    known = np.isfinite(model.scaler.believed(series.values))
+    known = np.isfinite(model.scaler.believed(series.values, at_end=True))
     absent = np.where(known.any(axis=0), known[::-1].argmax(axis=0), 0)
     late = (absent > RECENT / series.calendar.step) & ~said
     week_before = series.calendar.before(np.arange(len(known)), series.calendar.steps_in(WEEK))

@@ -139,7 +139,7 @@ class FittedModel:
         histories.warn_of_missing(series, missing, unknown)
         histories.warn_of_late(series, self, np.asarray(missing.any(axis=0)))
         histories.warn_of_past_events(series)
-        z, n_steps = self.scaler.transform(series.values), len(series.values)
+        z, n_steps = self.scaler.transform(series.values, at_end=True), len(series.values)
         calendar = self.scaler.calendar(series)
         while len(z) < n_steps + steps:
             y_hat = self.predictor.predict(z, np.array([len(z)]), calendar)
@@ -165,7 +165,7 @@ class FittedModel:
         coverage, horizon = config.coverage, config.window.horizon
         n_steps = self._n_steps(steps)
         _, unknown = self._missing(series)
-        z = self.scaler.transform(series.values)
+        z = self.scaler.transform(series.values, at_end=True)
         start, calendar = np.array([len(z)]), self.scaler.calendar(series)
         bands = raw_bands(self.predictor, z, start, calendar, config.coverages)
         widest = Bands(bands.centre, {coverage: bands.bounds[coverage]})

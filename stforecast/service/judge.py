@@ -87,7 +87,7 @@ def judge(run: ForecastRun, state: ServiceState, options: MonitorOptions, scaler
     """
     readings, before = readings_of(state.history, state.issued), tested(run)
     given = readings.to_numpy()
-    unbelieved = np.isfinite(given) & np.isnan(scaler.believed(given))
+    unbelieved = np.isfinite(given) & np.isnan(scaler.believed(given, at_end=True))
     step = step_of(state.history)
     day = steps_of_day(step)
     begun = state.issued.indexes["time"].min() if state.issued.sizes["time"] else state.end + step
