@@ -60,7 +60,7 @@ class PreparedSeries:
         return self.divided or one_per_cell(self.series.cells)
 
     def identity(self) -> dict[str, str]:
-        """Return a run's identity without the part of the series."""
+        """Return the identity of a run, except the series' own."""
         clients = self.clients
         divided = "cell" if clients.by_cell else fingerprint({}, *clients.labels)
         return {"clients": divided, "units": self.series.units}
