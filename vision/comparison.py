@@ -1,11 +1,11 @@
 """Accuracies of image methods and their differences, with intervals.
 
-The bootstrap is the same as for forecasts (`stforecast.bench.statistics.bootstrap`), over other
-factors: its days are clients here, and its groups of cells are seeds. A seed decides how images are
-divided among clients, and this division is the same for all methods. Both factors are therefore
-drawn in common, and comparisons are paired. Methods with different seeds are compared on their
-common seeds. One or two seeds are not resampled, since they say next to nothing about others:
-intervals then describe only the divisions and models of these seeds.
+The bootstrap is that of forecasts (`stforecast.bench.statistics.bootstrap`), over other factors:
+its days are clients here, and its groups of cells are seeds. A seed decides how images are divided
+among clients, and this division is the same for all methods. Both factors are therefore drawn in
+common, and comparisons are paired. Methods with different seeds are compared on their common seeds.
+One or two seeds are not resampled, since they say next to nothing about others: intervals then
+describe only the divisions and models of these seeds.
 
 All accuracies are means over clients after the last round, in per cent. So are the shares that
 clients retain in a task stream (`vision.streams.measures`).
@@ -176,7 +176,7 @@ def points_above(
 def shares_by_client(row: ModelRow, mask: str, measure: str = ACCURACY) -> pd.DataFrame:
     """Return `share`, a measure, and the test images of each client, by `seed` and `client`.
 
-    `KR_T` and `KR_S` are retained after the last stage.
+    `KR_T` and `KR_S` are what is retained after the last stage.
     """
     tables = {}
     for run in row.group.runs:

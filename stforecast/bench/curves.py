@@ -25,7 +25,7 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9")
 which observations use, and yellow, which is faint on white."""
 
 HUES = (*COLORS, "#808080")
-"""Colours of methods; references that repeat past values are grey."""
+"""Colours of methods; grey is that of references that repeat past values."""
 
 OWN = (
     "fedlean",
@@ -36,7 +36,7 @@ OWN = (
     "boosting central fedrep chronos",
     "seasonal_day seasonal_week last_value historical_average",
 )
-"""Methods of each colour, one for each line style; only the default has the darkest colour."""
+"""Methods of each colour, one for each line style; the darkest colour is the default's alone."""
 
 HOMES = {
     method: hue + len(HUES) * dash
@@ -49,7 +49,7 @@ FAINT = "0.75"
 """Grey of curves in the background."""
 
 MOST_TOGETHER = len(COLORS)
-"""Number of curves that one panel can show clearly; more are drawn as small multiples."""
+"""Number of curves that can be told apart in one panel; more are drawn as small multiples."""
 
 LINE_STYLES = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -122,7 +122,7 @@ class Curve(Generic[R]):
 def places(named: Iterable[tuple[str, str]]) -> dict[str, int]:
     """Return the place of each label, whatever the order of the labels.
 
-    A method in `HOMES` has its place there, by its own name or by a variant's. Any other
+    A method in `HOMES` has its place there, by its own name or by that of one variant. Any other
     label begins at a colour that its text determines, and takes the next that is taken least.
 
     >>> places([("fedavg", "fedavg"), ("fedlean", "fedlean"), ("solo, day", "solo")])
@@ -157,7 +157,7 @@ def _of_hue(place: int, taken: Collection[int]) -> int:
 
 
 def as_curves(runs: Sequence[R]) -> list[Curve[R]]:
-    """Return a curve for each group of runs; there must be at least one."""
+    """Return a curve for each group of runs, of which there must be at least one."""
     if not runs:
         raise InputError("no runs to draw; give at least one folder of a finished run")
     groups = group_runs(runs)
@@ -208,7 +208,7 @@ PANEL = 1.25
 """Height of a small panel in inches."""
 
 UNNAMED = "_"
-"""Label of a curve that does not appear in a legend."""
+"""Label of what does not appear in a legend."""
 
 
 def draw_curves(
@@ -263,7 +263,7 @@ def title_panel(ax: Axes, text: str, width: float) -> None:
 def outer_labels(axes: Sequence[Axes], x: str, y: str, width: float, height: float) -> None:
     """Label the axes at the left and in the last row of a grid of panels.
 
-    Panels above a gap in the last row have only numbers.
+    Panels above a gap in the last row have numbers alone.
     """
     in_row = columns(width) if len(axes) > 1 else 1
     lines = textwrap.fill(

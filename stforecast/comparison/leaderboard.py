@@ -33,7 +33,7 @@ from stforecast.forecasting.results import ForecastRun
 from stforecast.metrics import METRICS
 
 FEWEST_DAYS_FOR_BLOCKS = 8
-"""From so many days on, the bootstrap draws two successive days together, as they are similar."""
+"""From so many days on, the bootstrap draws two successive days together, as they are alike."""
 
 MOST_REPLICATES = 30_000_000
 """Bound of replicates × cells × methods, so that they take a few hundred megabytes."""
@@ -49,11 +49,11 @@ class Line:
     Attributes:
         row: its runs.
         error: pooled error of the model that `predict` uses, mean over seeds.
-        against: by how many per cent the error is above the reference's.
+        against: by how many per cent the error is above that of the reference.
         p_value: of the difference to the reference, after Holm's correction for the rows of its
             table; NaN for itself.
         smallest_p: smallest p-value that so few days can give, after the same correction.
-        skill: 1 minus the geometric mean of clients' errors over seasonal naive's; None if
+        skill: 1 minus the geometric mean of clients' errors over those of seasonal naive; None if
             it is unknown.
         wins: share of other methods × clients with a higher error.
     """
@@ -73,7 +73,7 @@ class Line:
 
     @property
     def differs(self) -> bool:
-        """True if interval and test agree that the error differs from the reference's."""
+        """True if interval and test agree that the error differs from that of the reference."""
         return self.against.excludes(0) and self.p_value <= LEVEL
 
 
@@ -87,7 +87,7 @@ class Leaderboard:
         reference: name of the method that the others are compared with.
         errors: the errors.
         replicates: bootstrap of the errors.
-        task: name of the data, and the differences from other tasks.
+        task: name of the data, and what distinguishes it from other tasks.
     """
 
     metric: str
@@ -99,7 +99,7 @@ class Leaderboard:
 
     @property
     def sorted_lines(self) -> list[Line]:
-        """Lines from the lowest error to the highest; diverged methods are last."""
+        """Lines from the lowest error to the highest; those of diverged methods are last."""
         errors = [math.inf if math.isnan(e := line.error.value) else e for line in self.lines]
         return [self.lines[i] for i in np.argsort(errors, kind="stable")]
 
@@ -171,7 +171,7 @@ def resample(
 ) -> Replicates:
     """Resample the errors of methods as all tables do, successive days two by two.
 
-    Groups of neighbouring cells come from `neighbours`. With many cells and methods, there are
+    Groups of neighbouring cells are those of `neighbours`. With many cells and methods, there are
     fewer than `n` replicates.
     """
     if not methods:
@@ -293,7 +293,7 @@ class Overall:
 def compare(
     runs: Sequence[ForecastRun], metric: str = "mase", reference: str | None = None
 ) -> list[Leaderboard]:
-    """Compare runs, separately for each data set, service and horizon.
+    """Compare runs, those of each data set, service and horizon by themselves.
 
     Of methods with several models, the first is compared. `metric` and `reference` are as for
     `leaderboard`, the latter by label.

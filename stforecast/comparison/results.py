@@ -1,4 +1,4 @@
-"""Tables of the results of forecasts: errors, comparisons, and the gain from federation."""
+"""Tables of the results of forecasts: errors, comparisons, and what federation is worth."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def summary(run: ForecastRun) -> str:
 def interval_line(run: ForecastRun, errors: pd.DataFrame | None = None) -> str:
     """Return the coverage, mean width and furthest bounds of intervals; "" without any.
 
-    The errors are over all cells and steps together, if they were read already.
+    The errors are those of all cells and steps together, if they were read already.
     """
     if not math.isfinite(held := run.score("coverage", table=errors)):
         return ""

@@ -11,7 +11,7 @@ window reads it, no method learns it and no error is computed of it.
   `LASTING` times the bound, no reading is believed.
 - A negative reading is wild in a cell without negative ones. A negative value that is always the
   same, in fewer than half of the training days, does not count as one. A reading of 0 is wild in
-  such a cell if two weeks or more of training have no 0, or in a single run only.
+  such a cell if two weeks or more of training have no 0, or in a single run alone.
 - A level that really moved is followed. Levels below the bound are believed at once. If readings
   were at least 1.5 times their usual size for more than half of the last `MEMORY` days, the bound
   is as many times higher, in steps of a factor of two. A level beyond the bound is thus believed
@@ -21,7 +21,7 @@ window reads it, no method learns it and no error is computed of it.
 
 Else the rule looks back only: a forecast does not depend on later readings.
 
-Learning has a second bound: readings further from the mean than `LEARNT` times the furthest
+What is learnt has a second bound: readings further from the mean than `LEARNT` times the furthest
 of the training part are read, but not learnt, so that one cell cannot outweigh the others in a
 refit; see `learnable`.
 """
@@ -40,7 +40,7 @@ FACTOR = 10.0
 """Least bound, in usual peaks of a cell."""
 
 AT_MOST = 1.5
-"""Most by which a cell's 90 % quantile exceeds the quantile of its median day."""
+"""Most by which a cell's 90 % quantile exceeds that of its median day."""
 
 LASTING = 0.35
 """Share of a bound beyond which a few hours of readings are not believed."""
@@ -52,7 +52,7 @@ LEARNT = 2.0
 """Furthest z-score that is learnt, in furthest ones of the training part."""
 
 MEMORY = 15
-"""A level has moved if more than half of so many days show it."""
+"""Days of which more than half show that a level has moved."""
 
 LEVELS = [1.5 * 2**i for i in range(20)]
 """Factors by which a level may have moved."""
@@ -170,7 +170,7 @@ class Bounds:
     def from_state(cls, state: Mapping[str, np.ndarray]) -> Bounds | None:
         """Restore bounds from their `state`, None without.
 
-        Earlier versions saved only `largest`; their levels count as never moved.
+        Earlier versions saved `largest` alone; their levels count as never moved.
         """
         if (upper := state.get("largest")) is None:
             return None

@@ -34,7 +34,7 @@ LOCAL = "local"
 """Zone of times on a wall clock that is never converted."""
 
 UNPLACED = ({"", LOCAL}, {"", "UTC"})
-"""Zones whose times count equally, as a table without a zone has one of them."""
+"""Zones of which one is of a table without a zone, and whose times count alike."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class Series:
         locations: `(cells, 2)` longitude and latitude in degrees, or None if not known.
         adjacency: `(cells, cells)` weights of the roads from row to column, or None if not known.
         covariates: further services and static columns, or None if no window reads any.
-        zone: time zone of the index of forecasts, as in the data; None for times without one.
+        zone: time zone of the index of forecasts, as that of the data; None for times without one.
         columns: name to `(cells,)` values of the cube that are the same at all times: `lon`, `lat`
             and others, such as an operator.
         preparation: how the cube was prepared, see `data_prep.preparation`; empty if not known.
@@ -102,7 +102,7 @@ class Series:
         """Return the series with the wall clock of a zone; its instants stay as they are.
 
         Times of a table without a zone are taken as UTC or as a cube's wall clock, which are
-        counted equally, never as a place's. Messages name the zone `of` something, such as
+        counted alike, never as those of a place. Messages name the zone `of` something, such as
         "the model".
         """
         own = self.time_zone
@@ -221,7 +221,7 @@ class Series:
 
 
 def cells_as_text(cells: np.ndarray) -> pd.Index:
-    """Return ids of cells as text, so that a table's match a cube's."""
+    """Return ids of cells as text, so that those of a table match those of a cube."""
     return pd.Index(cells).astype(str)
 
 

@@ -160,7 +160,7 @@ class SplitRule:
 
     Attributes:
         text: the split as the user wrote it.
-        kind: text before the colon, or the whole name.
+        kind: what stands before the colon, or the whole name.
         parts: training, validation and test: days, or shares of 1; empty for other splits.
         spans: local time of each part under `dates:`; empty for other splits.
     """
@@ -349,7 +349,7 @@ def _spans(
 
 
 def _fitting_days(rule: SplitRule, n_days: int) -> str | Words:
-    """Return advice: days that add up to the series' days, with the change in training."""
+    """Return advice: days that add up to those of the series, the change being in training."""
     _, validation, test = (int(part) for part in rule.parts)
     if (train := n_days - validation - test) > 0:
         split = f"days:{train},{validation},{test}"

@@ -29,7 +29,7 @@ FULL = 0.92
 """Side of the largest marker as a share of its place."""
 
 MARGIN = 1.0
-"""Inches next to a panel, for the names of clients."""
+"""Inches beside a panel, for the names of clients."""
 
 PARTS = {"train": "training", "test": "test"}
 

@@ -91,7 +91,7 @@ class Variation:
     Attributes:
         value: estimate.
         variance: variance; NaN if it is unknown.
-        parts: variance due to each single source, and the degrees of freedom of that variance.
+        parts: variance due to each source alone, and the degrees of freedom of that variance.
     """
 
     value: float
@@ -190,7 +190,7 @@ def _size(weight: np.ndarray) -> str:
 
 
 MOST_ENUMERATED = 14
-"""Maximum number of days whose 2^n sign patterns are all tried."""
+"""Maximum number of days of which all 2^n sign patterns are tried."""
 
 N_RANDOM = 10_000
 """Number of random sign patterns of more days."""
@@ -224,7 +224,7 @@ def permutation_test(method: ErrorSums, reference: ErrorSums, *, seed: int = 0) 
     result is the same for a mean and for its root, as the root keeps the order of the differences.
 
     Days are assumed to be independent, and symmetric under the swap. Clients and trained models are
-    taken as they are: the test does not extend to other clients or seeds.
+    taken as they are: the test says nothing about other clients or seeds.
     """
     weight = common_weight({"the method": method, "the reference": reference})
     observed = weight.any(axis=0)
@@ -267,7 +267,7 @@ def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
 
 
 LEVEL = 0.05
-"""Significance level of the critical difference, and of sentences on methods."""
+"""Significance level of the critical difference, and of what is said of methods."""
 
 
 @dataclass(frozen=True, eq=False)
