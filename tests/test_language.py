@@ -1,6 +1,5 @@
 """Words that plain English hardly needs: how often they stand in 10,000 words may only fall."""
 
-import ast
 import re
 from pathlib import Path
 
@@ -20,17 +19,15 @@ PLAIN = {
 """Words as patterns, and what to write instead."""
 
 MOST = {
-    "docstrings": dict(zip(PLAIN, (99, 99, 99, 99, 99, 99), strict=True)),
-    "documents": dict(zip(PLAIN, (99, 99, 99, 99, 99, 99), strict=True)),
+    "docstrings": dict(zip(PLAIN, (18.1, 4.1, 7.0, 9.3, 3.9, 3.5), strict=True)),
+    "documents": dict(zip(PLAIN, (2.6, 2.6, 4.2, 2.6, 0.4, 1.6), strict=True)),
 }
 """Occurrences in 10,000 words; never raise one. Darts has 2.3, 1.8, 0.2, 0.6, 0.6 and 0."""
 
 
 def docstrings():
     for path in (p for package in PACKAGES for p in (ROOT / package).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-                yield path, str(node.value.value)
+        yield path, "\n\n".join(re.findall(r'"""(.+?)"""', path.read_text(), re.S))
 
 
 def documents():
@@ -54,9 +51,18 @@ def places(texts, pattern):
     return 10_000 * len(found) / words, found
 
 
+def test_words_are_counted_across_lines_but_not_in_code_or_links():
+    text = "Like that\nof `those of` [a](beside.md)"
+    assert places([(ROOT / "a.md", text)], "(?:that|those) of")[0] == 10_000 / 5
+    assert places([(ROOT / "a.md", text)], "beside")[0] == 0
+
+
 @pytest.mark.parametrize("kind", MOST)
 def test_words_that_have_a_plainer_form_do_not_become_more(kind):
     texts = list({"docstrings": docstrings, "documents": documents}[kind]())
     for pattern, most in MOST[kind].items():
         share, found = places(texts, pattern)
-        assert share <= most, f"{pattern}: {share:.1f} > {most}; write {PLAIN[pattern]}: {found}"
+        assert share <= most, (
+            f"{pattern}: {share:.2f} > {most} in 10,000 words of {kind}; in the lines that you "
+            f"change, write {PLAIN[pattern]}. Some of {len(found)} places: {found[:20]}"
+        )

@@ -50,7 +50,7 @@ class ImageOptions(CheckedOptions):
         data: name of a data set, or several joined by + as domains, such as mnist+usps.
         images: folder with the files of the data sets; digits8x8 needs none.
         size: height and width to which all images are resized; 0 keeps the original size.
-        imbalance: ratio of training images of the first class to those of the last, with
+        imbalance: ratio of training images of the first class to the last class, with
             exponential decay in between; 1 keeps all images. Test images are not changed.
         surrogate: training images of each class that are held out for the server; some methods
             need them.
@@ -162,7 +162,7 @@ class ImageSettings(Settings[ImageConfig]):
         }
 
     def conditions(self, method: str, chosen: Mapping[str, Any]) -> dict[str, str]:
-        """Return what the method never reads, and what only other tasks or data sets read."""
+        """Return the settings that the method never reads, or only for other tasks or data sets."""
         found = dict.fromkeys(METHODS.find(method).unread, "")
         found["patience"] = "the data have a validation part, which images lack"
         if any(map(has_files, names_in(str(chosen.get("data", ImageOptions.data))))):

@@ -32,7 +32,7 @@ from vision.task import for_everyone, stacked_images
 log = logging.getLogger(__name__)
 
 MASKS = ("all classes", "own classes")
-"""Classes that a prediction chooses from: all, or those of the client's training samples.
+"""Classes that a prediction chooses from: all, or the classes of the client's training samples.
 
 In a task stream, the latter are the classes of the stages so far."""
 
@@ -140,7 +140,7 @@ class Counts:
     total: Tensor
 
     def __add__(self, other: Counts) -> Counts:
-        """Add two counts, e.g. those of the test images of two stages."""
+        """Add two counts, e.g. of the test images of two stages."""
         return replace(self, right=self.right + other.right, total=self.total + other.total)
 
     def accuracy(self, view: str, mask: str) -> float:
@@ -171,7 +171,7 @@ def count_correct(
     """Count the correct predictions of each client's models on its own test samples.
 
     The samples `x`, `y` and `domain` are on the state's device. `own` and `task` `(clients,
-    classes)` are the classes of a client's training samples, and those of the test samples' task,
+    classes)` are the classes of a client's training samples, and of the test samples' task,
     for the mask `TASK`. `trained` is the state after the latest training, for models that are not
     judged in the method's way, which clients do not first fit to their data; by default `state`.
     """
@@ -249,8 +249,8 @@ class Evaluator:
     Attributes:
         counts: counts of the last evaluated round.
         models: models to evaluate, known after the first evaluation.
-        masks: classes that predictions choose from; with `by_stage` and several stages also those
-            of the task.
+        masks: classes that predictions choose from; with `by_stage` and several stages also the
+            task's.
     """
 
     counts: Counts

@@ -78,7 +78,7 @@ class Learner:
 
     @classmethod
     def recorded(cls, settings: Mapping[str, Any]) -> Learner:
-        """Return a learner of all recorded settings, of which a method may read only some."""
+        """Return a learner of all recorded settings; a method may read only some."""
         return cls(**read_by(settings["method"], settings))
 
     def fit(
@@ -241,9 +241,9 @@ class Learner:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], device: str = "auto") -> Learner:
-        """Load a learner from a run's folder or that of `save`; nothing is unpickled.
+        """Load a learner from the folder of a run or of `save`; nothing is unpickled.
 
-        The device for predictions may differ from that of the training.
+        The device for predictions may differ from the training's.
 
         Raises:
             InputError: if a file is missing, damaged or of another version; names the file.

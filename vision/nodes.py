@@ -39,7 +39,7 @@ class ImageFederation(FederationSettings):
     """Settings of images on nodes. Images are RGB; grey ones are converted.
 
     Attributes:
-        config: settings of the method and its model, of which nodes read no partition.
+        config: settings of the method and its model; nodes read no partition.
         classes: names of the classes of all nodes.
     """
 

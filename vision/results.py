@@ -10,7 +10,7 @@ A run folder holds
 - `model/`: the saved learner, which `Learner.load` reads.
 
 An unfinished run holds `settings.json` and `checkpoints/`, from which `UnfinishedImageRun.resume`
-continues. On the same machine, the results equal those of an uninterrupted run, bit for bit.
+continues. On the same machine, the results equal an uninterrupted run's, bit for bit.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ class UnfinishedImageRun(UnfinishedRun[ImageRun]):
 
 
 def metrics_table(learner: Learner) -> pd.DataFrame:
-    """Tabulate accuracies over rounds, and those of the last round by client, domain and class."""
+    """Tabulate accuracies over rounds, and of the last round by client, domain and class."""
     counts, images = learner.counts_, learner.images
     names: dict[str, Sequence[object]] = {
         "client": range(len(counts.total)),

@@ -134,17 +134,10 @@ def made(benchmarks: Benchmarks, page: Path) -> str:
     """List the benchmarks, and link the whole tables."""
     files = sorted(page.with_suffix("").glob("*.csv"))
     links = ", ".join(f"[{path.name}]({page.stem}/{path.name})" for path in files)
-    items = [_made(name, benchmarks) for name in benchmarks]
+    items = [f'- <a id="{n}"></a>{tables.title_of(n, benchmarks)}' for n in benchmarks]
     told = f"[benchmarks.json]({page.stem}/benchmarks.json)"
-    head = f"All numbers: {links}. Commands, versions, machines and the columns' meaning: {told}."
+    head = f"All numbers: {links}. Commands, dates, machines and the columns' meaning: {told}."
     return "\n".join([wrapped(head), "", *items])
-
-
-def _made(name: str, benchmarks: Benchmarks) -> str:
-    about = benchmarks[name].about
-    date = about["facts"]["written"].partition(" ")[0]
-    title = tables.title_of(name, benchmarks)
-    return f'- <a id="{name}"></a>{title}, {date}'
 
 
 def with_answers(paper: str, page: Path) -> str:

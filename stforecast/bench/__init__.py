@@ -1,6 +1,6 @@
 """Benchmarks of any kind: grid, jobs, tables, comparisons and drawing.
 
-It depends on finished runs (`stforecast.federated.runs.run_folder`) only, not on what is learned.
+It depends on finished runs (`stforecast.federated.runs.run_folder`) only, not on the learning task.
 """
 
 LOCAL, RAY = "local", "ray"

@@ -86,7 +86,7 @@ def draw_ranks(ranking: Ranking, names: Sequence[str], width: float = TWO_COLUMN
     """Draw mean ranks on an axis, and bars across methods that do not differ (Nemenyi).
 
     1, the best rank, is at the left. The ruler above the axis is as long as the critical
-    difference. Names of the better half stand at the left, those of the others at the right.
+    difference. Names of the better half are on the left, the others on the right.
     """
     n = len(ranking.ranks)
     if len(names) != n:
@@ -250,7 +250,7 @@ class SweepLine(Generic[R]):
 
     @property
     def all_scores(self) -> list[np.ndarray]:
-        """Return the scores at each point, or those of the level."""
+        """Return the scores at each point, or of the level."""
         return [*self.points.values()] if self.level is None else [self.level]
 
 

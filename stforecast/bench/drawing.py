@@ -1,4 +1,4 @@
-"""Panels, axes, legend and file of a figure, and what a user asks of its look.
+"""Panels, axes, legend and file of a figure, and the user's options of its look.
 
 Pyplot is not used: figures need no display and may be drawn in threads. Functions that make panels
 and curves read the look, so that figures need not pass it on.
@@ -48,7 +48,7 @@ class Look:
     Attributes:
         ax: axes to draw on, which several panels divide among them; None for a new figure.
         highlight: names of curves to draw in colour, all others in grey; all in colour if empty.
-        among: label and method of each run that figures beside it show, whose looks are taken.
+        among: label and method of each run in the accompanying figures, whose looks are taken.
         panels: panels that were made in the place of `ax`.
     """
 
@@ -133,7 +133,7 @@ def panels(
 ) -> tuple[PlainFigure, list[Axes]]:
     """Create a figure with `n` empty panels; widths and heights are in inches.
 
-    `height` is the mean height of a row, `height_ratios` are those of the rows.
+    `height` is the mean height of a row, `height_ratios` are the rows' ratios.
     """
     shared: dict[str, Any] = {"sharex": sharex, "sharey": sharey}
     n_rows = math.ceil(n / n_columns)

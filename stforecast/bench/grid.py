@@ -31,7 +31,7 @@ class Grid(Generic[R]):
         settings: flat settings shared by all.
         figures: figures to draw for each data set and scenario.
         published: numbers that a paper reports for these methods, by scenario.
-        note: text above the table, such as what the benchmark is too small to show.
+        note: text above the table, such as the limits of a small benchmark.
         reference: row that the others are compared with; None for the best.
         backtest: options of a backtest's folds; None without one.
         claims: claims of the paper about these rows.
@@ -72,7 +72,7 @@ class Grid(Generic[R]):
                 raise InputError(f"no row reads {name}; leave it out")
 
     def seeds_of(self, entry: grid_file.Entry) -> tuple[int, ...]:
-        """Return the seeds of a row: its own, or those of the benchmark."""
+        """Return the seeds of a row: its own, or the benchmark's."""
         return entry.seeds or self.seeds
 
     def replace(
@@ -178,7 +178,7 @@ def make_grid(kind: Kind[R], table: dict[str, Any], folder: Path | None = None) 
 
 
 def _located(row: str | dict[str, Any], folder: Path | None) -> str | dict[str, Any]:
-    """Return a row with the paths of those files that lie beside the benchmark's file."""
+    """Return a row with the paths of its files in the folder of the benchmark's file."""
 
     def located(value: Any) -> Any:
         is_absent = isinstance(value, str) and Path(value).suffix and not Path(value).exists()

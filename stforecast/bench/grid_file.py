@@ -199,7 +199,7 @@ class Published:
 
     @property
     def services(self) -> set[str]:
-        """Services of which the paper reports numbers."""
+        """Services with numbers in the paper."""
         return {service for by_service in self.numbers.values() for service in by_service}
 
     @property

@@ -105,8 +105,8 @@ class Job(Generic[R]):
 def grid_jobs(grid: Grid[R], out: Path, *, progress: bool) -> list[Job[R]]:
     """Return every run of a grid, after creating simulated data.
 
-    The first seed of the first fold of every row and data set comes first, then that of the further
-    folds, then the further seeds, so a benchmark that is stopped has a balanced table.
+    The first seed of the first fold of every row and data set comes first, then the first seed of
+    the further folds, then the further seeds, so a benchmark that is stopped has a balanced table.
     """
     jobs: list[tuple[int, Job[R]]] = []
     for data, scenario in grid.kind.places(grid, out, progress=progress):

@@ -190,7 +190,7 @@ class Kind(ABC, Generic[R]):
 
     @abstractmethod
     def describe(self, run: R) -> dict[str, Any]:
-        """Return the facts of a run for `stforecast info`, besides those of every kind."""
+        """Return the facts of a run for `stforecast info`, besides the facts of every kind."""
 
     @abstractmethod
     def facts(self, about: Mapping[str, Any]) -> dict[str, str]:

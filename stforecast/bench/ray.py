@@ -84,7 +84,7 @@ def do_each(
 def ray_map(do: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
     """Yield a function's results for the items, in order, one task each.
 
-    A task that was lost too often is done here. What a task raises is raised here.
+    A task that was lost too often is done here. An exception of a task is raised here.
     """
     with cluster() as ray:
         task = ray.remote(num_cpus=1, max_retries=3)(_there)

@@ -98,7 +98,7 @@ def tell_apart(
 ) -> list[tuple[str, ...]]:
     """Return the texts of as many facts of each thing as distinguish it from others of its name.
 
-    Facts are used in their order, those of `always` for things of different names, too.
+    Facts are used in their order, and facts in `always` also if the names differ.
 
     >>> tell_apart(["a", "a"], [{"tau": 1, "lr": 0.1}, {"tau": 1, "lr": 0.2}], (), "{} {}".format)
     [('lr 0.1',), ('lr 0.2',)]

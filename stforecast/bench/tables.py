@@ -54,7 +54,7 @@ class Cell(str):
 
 
 def numbers_of(rows: Sequence[Row]) -> list[dict[str, float | str]]:
-    """Return a table with numbers in place of texts, without dashes and what is not finite.
+    """Return a table with numbers in place of texts, without dashes and values that are not finite.
 
     >>> numbers_of([{"method": "solo", "MSE": number(2 / 3, ".2f"), "p": "-"}])
     [{'method': 'solo', 'MSE': 0.6666666666666666}]
@@ -347,8 +347,8 @@ class ComparedTable:
     Attributes:
         name: name of the data.
         rows: rows of the table.
-        claims: what it shows, in Markdown.
-        basis: what its intervals are about.
+        claims: its conclusions, in Markdown.
+        basis: subject of its intervals.
         numbers: every number, a row for each method.
     """
 
@@ -364,7 +364,7 @@ class ComparedTable:
         return [claim.replace("**", "") for claim in self.claims]
 
     def parts(self) -> list[Part]:
-        """Return the table and what it shows."""
+        """Return the table and its conclusions."""
         return [*([self.rows] if self.rows else []), *self.claims, *self.basis]
 
 
@@ -374,7 +374,7 @@ class Compared:
 
     Attributes:
         tables: a table for the runs on the same data, and one over all data if there are several.
-        legend: what the columns mean.
+        legend: meaning of the columns.
         draw: function that draws figures into a folder, and returns how many.
     """
 
@@ -389,7 +389,7 @@ class Compared:
 
     @property
     def text(self) -> str:
-        """Return tables and what they show, for the terminal."""
+        """Return tables and their conclusions, for the terminal."""
         parts = [
             part
             for table in self.tables

@@ -68,7 +68,7 @@ def _numbers(board: Leaderboard) -> list[dict[str, Any]]:
 
 
 def _draw(runs: Sequence[ForecastRun], metric: str, out: Path) -> int:
-    """Draw the figures, those of single tasks once for each; a failed one is only logged."""
+    """Draw the figures, once per task if they show one task; a failed one is only logged."""
     parts = {
         slug(name): [run for group in groups for run in group.runs]
         for name, groups in by_task(runs, BOARD_FACTS).items()

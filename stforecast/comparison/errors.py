@@ -23,7 +23,7 @@ SEASONAL = "seasonal naive"
 """Name of the model that repeats the day or the week before, which every run forecasts with."""
 
 SEASONAL_METHODS = ("seasonal_day", "seasonal_week")
-"""Methods, one of which forecasts as seasonal naive."""
+"""Methods that may forecast as seasonal naive."""
 
 SCALES = MappingProxyType({"mae": "seasonal_mae", "rmse": "seasonal_rmse"})
 """Variables of `forecasts.nc` that scaled metrics divide by."""
@@ -35,10 +35,10 @@ class ModelErrors:
 
     Attributes:
         total: `(cells, windows, horizon)` sums, such as squared errors.
-        weight: what to divide their sums by, of the same shape; 0 where nothing was observed.
+        weight: divisor of their sums, of the same shape; 0 where nothing was observed.
         times: `(windows,)` local time of the first target, with its zone if that is known.
         step: length of a step.
-        finalise: function from the sum of totals and that of weights to the error.
+        finalise: function from the sums of totals and of weights to the error.
     """
 
     total: np.ndarray
@@ -143,7 +143,7 @@ def locations(forecasts: xr.Dataset) -> np.ndarray | None:
 
 
 def target_hours(times: pd.DatetimeIndex, step: pd.Timedelta, horizon: int) -> np.ndarray:
-    """Return the hour of each target `(windows, horizon)` from those of `local_times`."""
+    """Return the hour of each target `(windows, horizon)`, from `local_times`."""
     return np.stack([(times + step * ahead).hour for ahead in range(horizon)], axis=1)
 
 

@@ -94,15 +94,15 @@ HEADINGS = {
     "scaled_pinball": "scaled pinball",
     "raw_crps": "CRPS",
 }
-"""Metrics of which the table has the mean, and their headings."""
+"""Metrics whose means are in the table, and their headings."""
 
 
 def interval_table(rows: Sequence[Row]) -> list[Part]:
     """Tabulate coverage, width, pinball loss and CRPS of the rows with intervals.
 
     Coverage stands for all targets, by client, of the worst step ahead and in peak hours, as in
-    `peak_table`. Of all targets, the shares below and above their bounds are told apart. The
-    furthest bound is that of any cell, in ranges of its test values outside them.
+    `peak_table`. Of all targets, the shares below and above their bounds are given separately. The
+    furthest bound is the furthest of all cells, in ranges of its test values outside them.
     """
     body = []
     for row in rows:
@@ -171,7 +171,7 @@ def _interval_cells(
 
 
 def _worst(row: Row, seeds: Sequence[Sequence[ForecastRun]]) -> dict[str, str]:
-    """Return the coverage of the worst step ahead and in peak hours, and what lies outside.
+    """Return the coverage of the worst step ahead and in peak hours, and the values outside.
 
     Runs keep the bounds of one model only, so a method's further models have none.
     """

@@ -211,7 +211,7 @@ def refuse_different_tests(runs: Sequence[ForecastRun]) -> None:
 def different_tests(runs: Sequence[ForecastRun]) -> bool:
     """Return whether runs were tested on targets that `check_targets` refuses, or other data.
 
-    Runs of a backtest are compared with those of the same fold. Runs of the same data, part and
+    Runs of a backtest are compared with runs of the same fold. Runs of the same data, part and
     steps have the same targets, so their files are not read.
     """
     tests: dict[int, dict[Any, ForecastRun]] = {}

@@ -106,7 +106,7 @@ class Row:
 
     @property
     def table(self) -> str:
-        """Title of the table of comparisons that it stands in; empty for that of main methods."""
+        """Title of its table of comparisons; empty for main methods."""
         return FURTHER if self.view else self.first.table
 
     @property
@@ -115,7 +115,7 @@ class Row:
         return self.group.runs[0]
 
     def complete_seeds(self, folds: Collection[int]) -> list[int]:
-        """Return the seeds of which a run of every fold is there."""
+        """Return the seeds that have a run of every fold."""
         done = {(run.seed, run.fold) for run in self.group.runs}
         seeds = dict.fromkeys(run.seed for run in self.group.runs)
         return [seed for seed in seeds if all((seed, fold) in done for fold in folds)]
@@ -135,7 +135,7 @@ class TaskErrors:
     """Errors of rows that were tested on the same targets.
 
     Attributes:
-        sums: sums by seed, cell and day of each row by name; also those of `SEASONAL` where it
+        sums: sums by seed, cell and day of each row by name; also of `SEASONAL` where it
             could forecast.
         days: local days of the test part; of all folds in a backtest, where a day that two folds
             share is one.
@@ -161,7 +161,7 @@ class _Part:
 def read_errors(rows: Sequence[Row], metric: str) -> TaskErrors:
     """Read the errors in a metric of rows with different names from their runs' forecasts.
 
-    Scaled errors, such as those of z-scores, have the scales of the first run in all rows: those of
+    Scaled errors, such as of z-scores, have the scales of the first run in all rows: scales of
     other training parts differ. Runs that were tested on different targets are refused.
     """
     tested = folds_of(run for row in rows for run in row.group.runs)
@@ -320,7 +320,7 @@ def coverages(forecasts: xr.Dataset) -> dict[float, errors.ModelErrors]:
 
 
 def joined_coverages(runs: Iterable[ForecastRun]) -> dict[float, errors.ModelErrors]:
-    """Return `coverages` on the test parts of all runs, seeds and folds alike."""
+    """Return `coverages` on the test parts of all runs, seeds and folds."""
     parts = []
     for run in runs:
         parts.append(coverages(run.forecasts()))

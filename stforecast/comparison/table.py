@@ -171,7 +171,7 @@ def errors_by_cell(
 ) -> pd.DataFrame:
     """Return test errors by cell, a column for each step ahead and `ALL`, mean over seeds.
 
-    `naive` asks for those of seasonal naive on the same targets. NaN where nothing was observed,
+    `naive` asks for seasonal naive's on the same targets. NaN where nothing was observed,
     infinite where a forecast is not finite.
     """
     model = SEASONAL if naive else None

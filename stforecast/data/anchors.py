@@ -61,7 +61,7 @@ def anchors(
 ) -> np.ndarray:
     """Return the anchor of each target, known at the window's start.
 
-    The arguments, and what is returned, are those of `repeat_season`.
+    Arguments and result are the same as for `repeat_season`.
     """
     season = season_of_anchors(target, calendar.step)
     return repeat_season(series, starts, horizon, season, calendar)

@@ -1,7 +1,7 @@
-"""Clients of a run, as the setting `clients` says: `cell`, `all`, a file, a column or places.
+"""Clients of a run by the setting `clients`: `cell`, `all`, a file, a column or places.
 
 A client holds one or more cells. The samples of all its cells are its samples, ordered by time and,
-within a time, by cell. Those of one time are a group (`ClientData.group_sizes`), so a batch is
+within a time, by cell. Samples of one time are a group (`ClientData.group_sizes`), so a batch is
 `batch_size` times of all cells of the client, as in the published training of road-traffic models.
 Clients with unequal numbers of cells have unequal numbers of samples: they train in different
 cohorts, and averages weigh them by their samples. A model that distinguishes or connects cells
@@ -100,7 +100,7 @@ class Partition:
         ]
 
     def join(self, data: ClientData) -> ClientData:
-        """Return the samples of clients, given those of cells at equal times, `(cells, times, …)`.
+        """Return the samples of clients, from samples of cells at equal times, `(cells, times, …)`.
 
         >>> x = torch.tensor([[[1, 2], [3, 4]], [[5, 6], [7, 8]]])  # 2 cells, 2 times, 2 inputs
         >>> of_cells = ClientData({"x": x}, torch.tensor([2, 2]))
@@ -124,7 +124,7 @@ class Partition:
         return ClientData(tensors, sizes, data.augment, groups)
 
     def scatter(self, forecasts: Tensor, clients: Tensor, out: Tensor) -> None:
-        """Write forecasts `(clients, samples, …)` to those of their cells, `(cells, times, …)`.
+        """Write forecasts `(clients, samples, …)` to the array of their cells, `(cells, times, …)`.
 
         These clients have equal numbers of cells.
         """
@@ -182,7 +182,7 @@ def check_clients(text: str) -> None:
 
 
 def partition_cells(text: str, series: Series) -> Partition:
-    """Return the client of each cell of a series, as the setting `clients` says."""
+    """Return the client of each cell of a series, by the setting `clients`."""
     check_clients(text)
     if text == "cell":
         return one_per_cell(series.cells)

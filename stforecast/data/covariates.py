@@ -45,15 +45,15 @@ class Covariates:
     static: np.ndarray
 
     def of_cells(self, position: np.ndarray) -> Covariates:
-        """Return those of some cells."""
+        """Return the covariates of some cells."""
         return Covariates(self.observed[:, position], self.static[position])
 
     def between(self, first: int, end: int | None = None) -> Covariates:
-        """Return those of the steps from `first` on, up to before `end`."""
+        """Return the covariates of the steps from `first` on, up to before `end`."""
         return dataclasses.replace(self, observed=self.observed[first:end])
 
     def preceded(self, n_steps: int) -> Covariates:
-        """Return those of steps before which nothing was recorded."""
+        """Return the covariates of steps before which nothing was recorded."""
         gap = np.full((n_steps, *self.observed.shape[1:]), np.nan)
         return dataclasses.replace(self, observed=np.concatenate([gap, self.observed]))
 
@@ -100,8 +100,8 @@ class CovariateScaler:
     ) -> CovariateScaler:
         """Fit to the steps of the training part.
 
-        A cell without a reading has the mean over the others, or over those of `like`, the scaler
-        of other cells, whose scale of static columns is kept.
+        A cell without a reading has the mean over the others, or over the cells of `like`, the
+        scaler of other cells, whose scale of static columns is kept.
         """
         mean, std = _scales(covariates.observed[training], "inputs", like)
         if like is not None:
@@ -117,7 +117,7 @@ class CovariateScaler:
         )
 
     def joined(self, new: CovariateScaler, ids: np.ndarray) -> CovariateScaler:
-        """Return the scaler of some cells, followed by those of another one; see `Scaler`."""
+        """Return the scaler of some cells, then of another scaler's; see `Scaler`."""
         mean, std = (
             np.concatenate(both)[ids] for both in ((self.mean, new.mean), (self.std, new.std))
         )

@@ -29,10 +29,10 @@ def open_cube(data: Data, *, name: str = "value", **options: Any) -> xr.Dataset:
     Args:
         data: path of a cube, which is opened lazily; of a table (.csv, .xlsx, .parquet, …), or
             of several: a folder, a .zip or a pattern; a cube; or a DataFrame. Times may be its
-            index, beside a column for each cell, or one of its columns, as in the table of a file.
+            index, with a column for each cell, or one of its columns, as in the table of a file.
         name: name of the variable of a wide table.
-        **options: of a table, as for `stforecast prepare table`; those of a DataFrame with times as
-            index are `units`, `time_zone` (IANA name), `clock` ("utc" or "local", what times
+        **options: of a table, as for `stforecast prepare table`; options of a DataFrame with times
+            as index are `units`, `time_zone` (IANA name), `clock` ("utc" or "local", what times
             without a zone mean), `zero_is_missing`, `allow_gaps`, `duplicates` ("error", "sum" or
             "mean"), `title`, `resample` and `agg` ("sum", "mean" or "increase").
 

@@ -132,7 +132,7 @@ class Events:
     def fit_scale(self, calendar: Calendar, learned: slice, data: str) -> np.ndarray:
         """Return `scale`, fitted on the steps of the targets of the training part.
 
-        A kind of which no event lies there is refused, since nothing could be learned.
+        A kind without an event there is refused, since nothing could be learned.
         """
         start, end = (calendar.time(step).to_datetime64() for step in (learned.start, learned.stop))
         taken = (self.end.clip(start, end) - self.begin.clip(start, end)) / (end - start)

@@ -49,8 +49,8 @@ class FoldOptions(CheckedOptions):
         folds: number of test spans; they follow each other, and the last ends with the data.
         test: length of each test span; by default 30 % of the time divided by the folds, in whole
             days if it is at least a day.
-        validation: length of the validation span of each fold; by default that of a test span; 0d
-            means none.
+        validation: length of the validation span of each fold; by default as long as a test span;
+            0d means none.
         gap: time from the end of validation to the first test target; none by default.
         train: length of the training span, which then slides from fold to fold; by default the
             training span begins with the data and grows.

@@ -60,7 +60,7 @@ class PreparedSeries:
         return self.divided or one_per_cell(self.series.cells)
 
     def identity(self) -> dict[str, str]:
-        """Return what a run's identity holds besides that of the series."""
+        """Return the identity of a run, except the series' own."""
         clients = self.clients
         divided = "cell" if clients.by_cell else fingerprint({}, *clients.labels)
         return {"clients": divided, "units": self.series.units}
@@ -99,7 +99,7 @@ class PreparedSeries:
     ) -> Callable[[np.ndarray | None], Windows]:
         """Return a function of cells, `(n,)` positions or None for all, that cuts their windows.
 
-        They are cut from what is `learnt`.
+        They are cut from the `learnt` values.
         """
         window, calendar = self.window, self.calendar
         sources = Sources.of(starts, window, calendar)
@@ -119,7 +119,7 @@ class PreparedSeries:
     def targets(self, starts: np.ndarray) -> Targets:
         """Return z-scored targets of the windows whose first targets are `starts`.
 
-        Those of windows one step apart are views: copies take `horizon` times the series' memory.
+        Samples of windows one step apart are views: copies take `horizon` times the series' memory.
         """
         horizon = self.window.horizon
         inside = len(starts) and starts[0] >= 0 and starts[-1] + horizon <= len(self.z)

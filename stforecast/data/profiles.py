@@ -1,6 +1,6 @@
 """Weekly profiles of clients, clusters of clients, and batches by the slots of a period.
 
-Profiles and clusters are those of the warm-up of FedDA (Zhang et al., INFOCOM 2021).
+Profiles and clusters are as in the warm-up of FedDA (Zhang et al., INFOCOM 2021).
 
 Row b of a batch is slot b. With as many slots as the period has steps, a batch is a period, as in
 FUELS (Liu et al., AAAI-25, arXiv 2404.03702, section 3.3.1). A period of many steps has fewer,
@@ -28,7 +28,7 @@ def mean_windows(data: Batch, n_slots: int, week_periods: int, group: int = 1) -
             `(clients, samples)`; at least one period.
         n_slots: slots of the period.
         week_periods: periods in a week; leftover periods belong to the last week.
-        group: samples of one time, such as those of a client's cells.
+        group: samples of one time, such as of a client's cells.
 
     Returns:
         `x`, `y` and `mask` `(clients, weeks * n_slots, …)`: means of inputs over all windows, of

@@ -32,7 +32,7 @@ class Scaler:
     Attributes:
         mean: `(cells,)` in the series' units; `(1,)` if one mean serves all cells.
         std: the same shape and units, never 0.
-        covariates: those of covariates, if windows read any.
+        covariates: scaler of covariates, if windows read any.
         events: `(kinds,)` factors of the inputs of events, if windows read any.
         bounds: between what readings are believed; None if all are.
     """
@@ -101,7 +101,7 @@ class Scaler:
         return self.mean.reshape(shape), self.std.reshape(shape)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return the plain arrays to save: `mean` and `std`, those of covariates and events."""
+        """Return the plain arrays to save: `mean`, `std`, and those of further inputs."""
         further = self.covariates.state() if self.covariates else {}
         if self.events is not None:
             further["events"] = self.events
@@ -121,7 +121,7 @@ class Scaler:
 def warn_of_wild(
     scaler: Scaler, values: np.ndarray, times: pd.DatetimeIndex, cells: np.ndarray, name: str
 ) -> None:
-    """Log how many readings `(steps, cells)` are not believed, by cell, and what follows.
+    """Log how many readings `(steps, cells)` are not believed, by cell, and the consequence.
 
     `times` are `(steps,)` local ones.
     """

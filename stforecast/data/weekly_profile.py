@@ -59,7 +59,8 @@ class WeeklyProfile(NamedTuple):
     def inputs(self, starts: np.ndarray, horizon: int, calendar: Calendar) -> np.ndarray:
         """Return inputs of windows, `(cells, windows, horizon + 3)` float32, NaN without readings.
 
-        They are the profile at each target less that of the newest reading, and the anomalies.
+        They are the profile at each target less the profile at the newest reading, and the
+        anomalies.
         """
         now = np.asarray(starts) - 1
         change = at_targets(self.profile, starts, horizon, calendar) - self.newest[:, now, None]

@@ -71,7 +71,7 @@ def auto_lags(step: pd.Timedelta, horizon: int, n_training: int, closeness: int 
 
 
 def days_lags(step: pd.Timedelta, horizon: int, n_training: int, taken: Sequence[int] = ()) -> str:
-    """Choose the lags of each target one day and one week before, and those an hour beside them.
+    """Choose the lags of each target one day and one week before, and the lags an hour around them.
 
     Those that no training window can read are left out, and `taken` ones, which windows read
     already.
@@ -123,7 +123,7 @@ Steps = Annotated[NonNegativeInt, Le(MOST_STEPS)]
 class WindowSpec(CheckedOptions):
     """Input and target steps of a window.
 
-    The defaults are those of FUELS on its hourly data (appendix D.1). A plain window of 12 in and
+    The defaults are FUELS's on its hourly data (appendix D.1). A plain window of 12 in and
     12 out is `WindowSpec(closeness=12, periods=0, horizon=12)`.
 
     >>> WindowSpec(period=24).lags
@@ -141,7 +141,7 @@ class WindowSpec(CheckedOptions):
         extra_lags: further lags to read, counted from the first target: steps, as in "167,168,169"
             or "145-168", or times, as in "30min,23h,7d". Lags before the series count as missing,
             so they cost no training windows. `auto` chooses them from the step and the length of
-            the training part, auto-days those of each target one day and one week before; see
+            the training part, auto-days the lags of each target one day and one week before; see
             `stforecast.data.window_spec`.
         calendar: inputs from the local time of the first target: none, day (sine and cosine of one
             and two cycles a day), week (as day, and indicators of weekend and Sunday), weekdays
@@ -161,11 +161,11 @@ class WindowSpec(CheckedOptions):
             it; where there is none, the window's newest input) or last-week (its last reading at
             that weekday and time). Targets are never imputed.
         profile: inputs from the cell's weekly profile, its mean at the same time of earlier weeks:
-            none, week or auto. They are the profile at each target less that of the newest reading,
-            and how far the newest reading, the last day and the last week were from it. auto takes
-            them if training is two weeks or longer and a day is a whole number of steps.
-        target: what a model learns: level (the value itself), its difference from the last value
-            before the window (change) or from that of the same time one day or one week before
+            none, week or auto. They are the profile at each target less the profile at the newest
+            reading, and how far the newest reading, the last day and the last week were from it.
+            auto takes them if training is two weeks or longer and a day is a whole number of steps.
+        target: quantity that a model learns: level (the value itself), its difference from the last
+            value before the window (change) or from the value one day or one week before
             (day, week), or the one of these with the lowest MSE on the validation part
             (validation).
 
@@ -275,7 +275,7 @@ class WindowSpec(CheckedOptions):
 
     @property
     def n_inputs(self) -> int:
-        """Number of inputs of a window: `lags`, `further_lags` and those of `n_known`."""
+        """Number of inputs of a window: `lags`, `further_lags` and `n_known` others."""
         further = sum(
             1 if unit_of_span(text) else len(_lag_range(text)) for text in self._lag_texts()
         )

@@ -6,7 +6,7 @@ AAAI-25, arXiv 2404.03702, section 2); its targets are v[k], …, v[k+horizon-1]
 
 A series is `(steps, cells)` with NaN where nothing was recorded. Windows put the cell, which is the
 client, on the first axis. A missing input becomes 0.0, the training mean of a z-scored series, or
-is imputed. Beyond the paper, a window may read further lags, such as those of last week, the
+is imputed. Beyond the paper, a window may read further lags, such as last week's, the
 calendar and events known in advance.
 
 Where daylight saving time changes, windows follow the wall clock: lags of a day and more lead to

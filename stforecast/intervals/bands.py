@@ -48,7 +48,7 @@ def raw_bands(
     """Compute the bands of a forecaster before calibration.
 
     A forecaster without pairs of quantiles has bands of the `coverages`, of zero width. Series,
-    starts and calendar are those of its `predict`.
+    starts and calendar are as for its `predict`.
     """
     quantiles = predictor.quantiles(series, starts, calendar)
     centre = quantiles[..., quantiles.shape[-1] // 2]
@@ -92,7 +92,7 @@ def clip(bands: Bands, lowest: np.ndarray, highest: np.ndarray) -> None:
 
 
 def include_constant(bands: Bands, past: np.ndarray) -> None:
-    """Widen bounds, in place, to the value of a cell that has had one alone, `past` (steps, cells).
+    """Widen bounds, in place, to the value of a cell that has had only one, `past` (steps, cells).
 
     Errors of a shared model differ little from window to window there, so that bounds calibrated on
     them would leave the value out.

@@ -1,4 +1,4 @@
-"""Calibration of bands on the validation part, and what a saved forecaster keeps of it."""
+"""Calibration of bands on the validation part, and the record in a saved forecaster."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def calibrate(
     Args:
         data: the series.
         known: windows whose targets are known when the test part begins.
-        coming: those of the test part, one step apart; `normalised` uses a target only once it is
+        coming: windows of the test part, one step apart; `normalised` uses a target only once it is
             known.
         options: `conformal` or `normalised`.
 
@@ -218,7 +218,7 @@ def calibrate(
 def _calibrate(
     z: np.ndarray, calendar: Calendar, known: Forecasts, coming: Forecasts, scale: ErrorScale | None
 ) -> tuple[Bands, dict[float, Calibration]]:
-    """Calibrate the bands of some cells, of which all arguments are; see `calibrate`."""
+    """Calibrate the bands of some cells, as all arguments are; see `calibrate`."""
     of_known = sizes = np.ones((1, 1, 1))
     if scale is not None:
         of_known, sizes = (
@@ -256,11 +256,11 @@ def _tracked_side(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return radii of one side for a scale of 1, and largest distances, as `tracked_radii`.
 
-    If a step ahead has too few known scores for the share, each has those of all steps.
+    If a step ahead has too few known scores for the share, each has the scores of all steps.
 
     Args:
         known: scores of the calibration windows on this side.
-        coming: those of the test windows.
+        coming: of the test windows.
         scales: sizes of errors in both.
         inner: distance to the forecast that radii begin at, for a scale of 1.
         share: share of targets within the bound.

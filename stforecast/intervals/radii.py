@@ -96,7 +96,8 @@ def tracked_radii(
 ) -> np.ndarray:
     """Return the radius for each test window, which depends on the scores before it only.
 
-    It begins with that of split conformal intervals, or the largest score if there are too few.
+    It begins with the radius of split conformal intervals, or the largest score if there are too
+    few.
 
     Args:
         known: `(cells, n, horizon)` scores of the calibration windows, NaN where not observed.
@@ -105,7 +106,7 @@ def tracked_radii(
         rates: values of η.
 
     Returns:
-        `(cells, windows + 1, horizon)`, positive; the last is that of the window after the test
+        `(cells, windows + 1, horizon)`, positive; the last belongs to the window after the test
         part. None exceeds `largest_known`, or `SMALLEST` if that is larger. Infinite as long as a
         client has no known score.
     """
@@ -179,8 +180,8 @@ def _weights(regret: np.ndarray, squares: np.ndarray) -> np.ndarray:
 
 FEATURES = ("recent change", "deviation at this hour", "level", "move")
 """Features of a forecast: logarithm of the latest changes of the series over their mean; logarithm
-of the series' mean deviation from the median of the target's hour, over that of all hours; the
-forecast; and its distance from the last value."""
+of the series' mean deviation from the median of the target's hour, over the deviation of all hours;
+the forecast; and its distance from the last value."""
 
 RECENT = 0.7 ** np.arange(12)
 """Weights of the latest changes, newest first."""
@@ -203,7 +204,7 @@ def fitted(n_cells: int) -> slice:
 
 @dataclass(frozen=True, eq=False)
 class ErrorScale:
-    """Size of the error to be expected of a forecast, from what is known when it is made.
+    """Size of the error to be expected of a forecast, from the values known when it is made.
 
     The scale is exp(w · x): a Poisson regression of absolute validation errors on features x of the
     forecast and of the series before it. Each error is first divided by the mean of its client and
@@ -315,7 +316,7 @@ def scale_shapes(n_cells: int) -> dict[str, tuple[int, ...]]:
 
 
 def _profile(values: np.ndarray, hours: np.ndarray) -> np.ndarray:
-    """Return the mean deviation of each hour over that of all hours, `(24, cells)`.
+    """Return the mean deviation of each hour over the mean of all hours, `(24, cells)`.
 
     Args:
         values: `(steps, cells)` of the training part.

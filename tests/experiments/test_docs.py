@@ -1,7 +1,10 @@
+import shutil
+
 import pytest
+from PIL import Image
 
 from experiments.docs import DOCS, PARTS, SENT
-from experiments.site.markdown import replaced
+from experiments.site.markdown import photograph, replaced
 from stforecast.methods import METHODS as FORECASTS
 from vision.methods import METHODS as IMAGES
 
@@ -45,3 +48,13 @@ def test_a_stale_part_is_replaced():
     assert fresh.startswith("a\n<!--")
     assert fresh.endswith("-->\nb")
     assert replaced(fresh, "methods", make) == fresh
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("chromium"), reason="on Debian: apt-get install chromium")
+def test_a_page_is_photographed_below_its_heading(tmp_path):
+    (tmp_path / "a.html").write_text('<body style="margin: 280px 0; background: #f00">')
+    photograph(tmp_path / "a.html", tmp_path / "a.png")
+    with Image.open(tmp_path / "a.png") as picture:
+        assert picture.size == (1650, 1005)
+        assert picture.convert("RGB").getpixel((800, 500)) == (255, 0, 0)

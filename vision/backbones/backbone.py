@@ -200,7 +200,7 @@ class Backbone:
 
         Args:
             images: `(…, channels, height, width)`.
-            prompts: `(…, length, width)`, tokens in addition to those of the patches.
+            prompts: `(…, length, width)`, tokens in addition to the patches'.
             prefixes: additional keys and values of attention, by block (from 0),
                 `(…, 2, length, width)`.
             read: result: the pooled `feature`, or the mean of the outputs of the `prompts`.

@@ -154,7 +154,7 @@ def vit_from(
 
 
 def _check_shapes(weights: Mapping[str, Tensor], geometry: Geometry, origin: str) -> None:
-    """Refuse weights that are not those of a ViT of these sizes; uses no memory."""
+    """Refuse weights that do not belong to a ViT of these sizes; uses no memory."""
     with torch.device("meta"):
         expected = {name: tuple(t.shape) for name, t in ViT(geometry).state_dict().items()}
     found = {name: tuple(t.shape) for name, t in weights.items()}

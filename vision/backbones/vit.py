@@ -1,7 +1,7 @@
 """A plain Vision Transformer with timm's parameter names and inputs for prompts.
 
-Dosovitskiy et al.: An Image Is Worth 16x16 Words, ICLR 2021, arXiv 2010.11929. Layer scale is that
-of CaiT (Touvron et al., ICCV 2021), as in DINOv2; register tokens are those of Darcet et al. (ICLR
+Dosovitskiy et al.: An Image Is Worth 16x16 Words, ICLR 2021, arXiv 2010.11929. Layer scale is
+CaiT's (Touvron et al., ICCV 2021), as in DINOv2; register tokens are as in Darcet et al. (ICLR
 2024). Parts for training only (dropout, stochastic depth) and the head are left out.
 """
 
@@ -30,7 +30,7 @@ class Geometry:
         heads: attention heads of a block.
         hidden: hidden size of the perceptron of a block.
         grid: side of the grid of position embeddings, in patches.
-        registers: register tokens beside the class token.
+        registers: register tokens in addition to the class token.
         class_position: whether class and register tokens have position embeddings.
         layer_scale: whether the outputs of attention and perceptron are scaled.
     """
@@ -47,7 +47,7 @@ class Geometry:
 
     @property
     def prefix(self) -> int:
-        """Number of tokens before those of the patches."""
+        """Number of tokens before the patches' tokens."""
         return 1 + self.registers
 
 
@@ -175,7 +175,7 @@ def geometry_of(weights: Mapping[str, Tensor], heads: int | None = None) -> Geom
 
     Raises:
         KeyError: if a weight of a ViT is missing; names the weight.
-        ValueError: if the position embeddings are not those of a square grid, or heads do not
+        ValueError: if the position embeddings do not fit a square grid, or heads do not
             divide the width.
     """
     width, _, patch, _ = weights["patch_embed.proj.weight"].shape

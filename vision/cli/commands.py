@@ -212,7 +212,7 @@ def divide(
 
 
 def image_methods_table() -> str:
-    """Tabulate the methods for images alone, after the others' names, for `docs/methods.md`."""
+    """Tabulate the methods only for images, after the others' names, for `docs/methods.md`."""
     from vision.methods import METHODS
 
     alone = {name: m for name, m in METHODS.items() if m.__module__.startswith("vision.")}

@@ -23,7 +23,7 @@ rising = ["IF 10", "IF 50", "IF 100"]  # from each of these scenarios to the nex
 
 [[claims]]
 says = "Fusion on the surrogate set helps"
-why = "rows with prompts need a GPU"   # it cannot be told, and why
+why = "rows with prompts need a GPU"   # it is undecided
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _accuracy(line: Accuracy) -> float:
 
 
 def compare_images(runs: Sequence[ImageRun], reference: str | None = None) -> Compared:
-    """Compare image runs: a table with intervals, and what it shows, for each set and scenario."""
+    """Compare image runs: a table with intervals and conclusions, for each set and scenario."""
     tables = []
     for name, rows in rows_by_data(runs, reference).items():
         try:
@@ -250,7 +250,7 @@ class Claim(CheckedOptions):
         better: whether a label stands for the most accurate model of its method, not for its own.
         measure: measure of the rows.
         among: classes that predictions choose from.
-        why: why it cannot be told, instead of a row.
+        why: reason for not testing it, instead of a row.
     """
 
     says: str
@@ -265,7 +265,7 @@ class Claim(CheckedOptions):
     why: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a claim that can neither be tested nor says why."""
+        """Refuse a claim that can neither be tested nor gives a reason."""
         super().__post_init__()
         if bool(self.row) == bool(self.why):
             raise InputError(
@@ -343,7 +343,7 @@ def _found(
 def _found_across(
     claim: Claim, rows: Iterable[Mapping[str, ModelRow]]
 ) -> Iterable[tuple[str, str, Found]]:
-    """Yield images, and what was found of a claim about several scenarios."""
+    """Yield images, and the findings on a claim about several scenarios."""
     by_images: dict[str, dict[str, ModelRow]] = {}
     for own in rows:
         if row := own.get(claim.row):
@@ -394,7 +394,7 @@ def _told(claim: Claim, here: str, what: str, above: Mapping[str, Estimate | Non
 def verdict(found: Found, least: float, seeds: int = 1) -> str:
     """Return the answer to the claim that all estimates are above a value.
 
-    Where nothing can be told, it keeps how many seeds might tell. An interval is taken to shrink
+    If it is undecided, it keeps how many seeds might decide. An interval is taken to shrink
     with the root of their number. A claim falls with one estimate below what is claimed, and stands
     with all above it.
 

@@ -27,7 +27,7 @@ source = "PFPL, Table 1"
 accuracy."n = 3" = { solo = 91.15 }
 
 [[claims]]                             # of the paper, answered below the tables
-says = "PFPL is better than training alone"
+says = "PFPL is better than local training"
 row = "α = 0.3"
 over = ["solo"]
 """
@@ -110,7 +110,7 @@ class ImageKind(Kind[ImageRun]):
         return tuple(Scenario(name, own) for name, own in scenarios.items())
 
     def row_labels(self, entries: Sequence[Entry]) -> list[str]:
-        """Return the labels, and those of methods' further models."""
+        """Return the labels, also of methods' further models."""
         of_models = [
             f"{entry.label} ({view})"
             for entry in entries

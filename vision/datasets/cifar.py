@@ -47,7 +47,7 @@ def cifar100(root: Path) -> ImageSet:
 def _read(
     root: Path, name: str, inner: str, files: Sequence[str], names_file: str, n_labels: int
 ) -> ImageSet:
-    """Read the binary files, the last of which is the test part, or else the `.npz` file."""
+    """Read the binary files (the last is the test part), or else the `.npz` file."""
     folder = root / inner if (root / inner).is_dir() else root
     archive = find_npz(root, name)
     if archive is not None and not os.path.lexists(folder / files[0]):

@@ -95,7 +95,7 @@ def official_split(tree: Tree) -> Tree:
     """Return the tree with the split of the official lists, if there is one.
 
     The lists are `DOMAIN_train.txt` and `DOMAIN_test.txt` with lines `DOMAIN/CLASS/FILE NUMBER`,
-    beside the domains' folders or in `splits` or `txt`. Images that they do not name are left out,
+    next to the domains' folders or in `splits` or `txt`. Images that they do not name are left out,
     as in the cleaned version.
     """
     places = [tree.folder / folder for folder in ("", "splits", "txt")]

@@ -78,7 +78,7 @@ def _decode_one(
 ) -> np.ndarray:
     """Decode one file to `(height, width, 3)`; of several frames only the first.
 
-    Without a `size`, that of the `first` image, after its path, is expected.
+    Without a `size`, the size of the `first` image, after its path, is expected.
     """
     check_regular(path, "image", source)
     with reading(path, "as an image", source), Image.open(path) as file:
@@ -120,8 +120,8 @@ REMEDY = "give a folder with [train or test/][DOMAIN/]CLASS/*.jpg"
 def image_files(tops: Iterable[Path]) -> list[Path]:
     """Return the sorted image files below folders; names that begin with a dot are ignored.
 
-    A warning tells which other files lie beside images. An unreadable folder, a link to a folder, a
-    folder without images beside one that has some, and what is neither file nor folder (such as a
+    A warning names other files next to images. An unreadable folder, a link to a folder, a
+    folder without images next to one that has some, and what is neither file nor folder (such as a
     dangling link) are errors.
     """
     images: list[Path] = []

@@ -126,7 +126,7 @@ class ImageSet:
         return replace(self, images=images)
 
     def as_rgb(self) -> ImageSet:
-        """Convert the images to three channels; those of grey images are equal."""
+        """Convert the images to three channels, which are equal for grey images."""
         if self.channels == 3:
             return self
         return replace(self, images=self.images.repeat(1, 3, 1, 1))

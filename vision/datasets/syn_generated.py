@@ -38,7 +38,7 @@ def syn_generated(
     """syn-generated: digits drawn by this program, RGB; no files are needed.
 
     Not SYN (Ganin and Lempitsky, 2015), but similar: a digit in one of 21 fonts, rotated, sheared,
-    shifted, of random size, colour and blur, often with other digits beside it, on a texture of
+    shifted, of random size, colour and blur, often with other digits next to it, on a texture of
     random surfaces and stripes. The fonts are matplotlib's, so the images are the same on all
     machines with the same versions of matplotlib and Pillow. Image i does not depend on `n_images`.
 

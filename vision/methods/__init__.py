@@ -11,4 +11,4 @@ METHODS: Registry[type[Method]] = Registry(
     is_entry=is_named(Method),
     group="stforecast.image_methods",
 )
-"""Methods by name: those of the core, of images, references and those of other packages."""
+"""Methods by name: from the core, of images, references and from other packages."""

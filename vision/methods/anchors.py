@@ -3,8 +3,8 @@
 Yu et al., CVPR 2025, arXiv 2412.18355, section 4.2 and Eq. 4, 5, 9 and 10; see
 `vision.methods.fedta`.
 
-Features are standardised by moments that the clients share. Those of a pre-trained network have a
-mean far from zero: the cosine of any two is large, whatever their classes. Each client sends the
+Features are standardised by moments that the clients share. Features of a pre-trained network have
+a mean far from zero: the cosine of any two is large, whatever their classes. Each client sends the
 mean and the logarithm of the standard deviation of each component over its samples, `(2, d)`; the
 server pools them. They do not grow with the samples, so that a robust guard can compare clients of
 all sizes. A lossy uplink rounds them, with 4 bits to multiples of a seventh of the largest. In a
@@ -128,7 +128,7 @@ def moments_of(features: Tensor) -> Tensor:
 
 
 def pooled_moments(moments: Tensor, sizes: Tensor) -> Tensor:
-    """Return the moments `(2, d)` over the samples of all clients, of which there are `sizes`.
+    """Return the moments `(2, d)` over the samples of all clients, `sizes` of each.
 
     >>> moments = torch.tensor([[[1.0], [0.0]], [[3.0], [0.0]]])  # Both variances are 1.
     >>> mean, log_deviation = pooled_moments(moments, torch.tensor([1, 1]))

@@ -9,7 +9,7 @@ Prompts are additional keys and values of the attention (prefix tuning): the gen
 first blocks, one expert (E) for each task in the next blocks. Training uses the present task's
 expert and pulls its key towards the query; a prediction uses the expert with the nearest key.
 
-- Defaults are those of the released PyTorch port for CIFAR-100; the paper's experts have 20 tokens.
+- Defaults are as in the released PyTorch port for CIFAR-100; the paper's experts have 20 tokens.
 - The port starts a new task's expert from the last one's values; here it does not.
 - In the port, a test batch votes for one expert; here each image has its own.
 - In stages beyond the last expert, training selects by keys too, as in the port.
@@ -41,7 +41,7 @@ class FedDualPOptions(CheckedOptions):
         e_blocks: number of blocks with an expert prompt, after those.
         experts: number of expert prompts, one for each task.
         pull: weight of the pull on the expert's key.
-        head_epochs: epochs of the head in a round; those beyond `epochs` train it alone, on
+        head_epochs: epochs of the head in a round; epochs beyond `epochs` train only the head, on
             features under the trained prompts. By default `epochs`.
     """
 

@@ -20,7 +20,7 @@ Where paper and released code differ:
   draws them uniformly from those that any client has.
 - The code decays the generator's weights and learning rate; this does not.
 
-Clients use the generator with the server's running statistics. Those of the model are averaged, and
+Clients use the generator with the server's running statistics. The model's are averaged, and
 not used while the generator is trained.
 """
 

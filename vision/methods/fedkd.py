@@ -36,7 +36,7 @@ uploads is of no use here, since ranks change.
 - In the paper all clients take part. With partial participation, the server keeps each client's
   version of the mentee and sends the difference.
 
-The running statistics of the mentee are averaged, those of the mentor are local. The reported loss
+The mentee's running statistics are averaged, the mentor's are local. The reported loss
 is the sum, the task loss is the mentor's. The personal view is the mentor, the global one the
 mentee.
 """

@@ -37,7 +37,7 @@ class FedL2POptions(prompts.PoolOptions):
     Attributes:
         vote: whether a training batch uses the prompts that most of its samples select.
         pull: weight of the pull on the selected keys (paper: 0.5).
-        head_epochs: epochs of the head in a round; those beyond `epochs` train it alone, on
+        head_epochs: epochs of the head in a round; epochs beyond `epochs` train only the head, on
             features under the trained prompts. By default `epochs`.
     """
 

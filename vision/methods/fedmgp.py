@@ -60,7 +60,7 @@ class FedMGPOptions(prompts.PoolOptions):
         first_block: first block (from 0) with local prompts.
         fine_blocks: number of blocks with local prompts.
         pull: weight of the pulls on keys.
-        head_epochs: epochs of each head in a round; those beyond `epochs` train it alone, on
+        head_epochs: epochs of each head in a round; epochs beyond `epochs` train only the head, on
             features under the trained prompts. By default `epochs`.
         server_epochs: the server's epochs on the surrogate set; by default the clients'.
     """

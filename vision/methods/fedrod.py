@@ -7,15 +7,16 @@ Body and generic head are trained on the balanced softmax loss (Ren et al., Neur
 removes the client's class frequencies from the logits: with n_c samples of class c it is the
 cross-entropy of g_c + log n_c. They are averaged. A personal head on the same features is trained
 on the plain loss of the sum of both heads' logits, whose gradient reaches only the personal head;
-it stays on the client. The sum is the personal prediction, the generic head alone the global one.
+it stays on the client. The sum is the personal prediction, the generic head by itself the global
+one.
 
 - A class that the client does not have is left out of its balanced softmax (log 0).
 - The paper does not specify the initial personal head; here it is a copy of the generic head.
 - All parts step together, since neither gradient depends on the other's step.
 - The hypernetwork variant, which generates the personal head from class frequencies, is left out.
 
-Running statistics of the body are averaged with it; those of a personal head, if any, stay local.
-The reported loss is the sum of both, the task loss is that of the personal prediction.
+Running statistics of the body are averaged with it; a personal head's, if any, stay local.
+The reported loss is the sum of both, the task loss is the personal prediction's.
 """
 
 from __future__ import annotations

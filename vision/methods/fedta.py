@@ -19,7 +19,7 @@ Departures from the paper:
   (Eq. 4–7). The cosine
   of any two raw features is large, .7 between classes, so the pulls of Eq. 3 and 6 move all keys to
   the common mean, two or three anchors serve all classes, and no average in Eq. 10 falls below a
-  threshold. The statistics are those of the first round: clients send the mean and the deviation
+  threshold. The statistics come from the first round: clients send the mean and the deviation
   of their features, once, and train with their own until they have the common ones. In the first
   round, local prototypes are therefore on the clients' own scales, and no global prototype is
   fixed; anchors and heads change scale once after it. The baselines take features as they are; the
@@ -35,7 +35,7 @@ Departures from the paper:
   of the task, as the server sends a fused pool.
 
 Choices where the paper contradicts itself or gives no details (the authors' repository could not be
-read; "related code" is that of FedMGP, by the same first author):
+read; "related code" is FedMGP's, by the same first author):
 
 - dis() is "the cosine similarity", which in Eq. 3, 4 and 6 would push keys away; here dis = 1 - cos
   in these, and the cosine itself in Eq. 9, which selects the "lowest average similarity".
@@ -48,7 +48,7 @@ read; "related code" is that of FedMGP, by the same first author):
 - The cross-entropy is among the classes of the client's present task (`within_task`), as in the
   related code and in L2P's. Predictions are evaluated among all, and among the task's (masks).
 - Prompts, anchors and the keys of both are initialised uniformly on [-1, 1], as prompts and keys in
-  the related code. The heads start at zero, as those of all methods on a frozen backbone do
+  the related code. The heads start at zero, as with all methods on a frozen backbone
   here, so a class that no task has had scores 0; the anchors must not start at zero too, or
   concatenated ones would get no gradient from the cross-entropy.
 - Only the pulls reach the keys. Under Adam, all λ₁ and λ₃ above 0 therefore have the same effect on
@@ -58,7 +58,7 @@ read; "related code" is that of FedMGP, by the same first author):
   choice.
 - The target KB_i of Eq. 8 is the pool that is trained. It starts from a client drawn at random; the
   other clients are its teachers. The sum over teachers has the gradient of one distance to their
-  mean feature. The surrogate images are those of classes that some client has had. Without a
+  mean feature. The surrogate images are of classes that some client has had. Without a
   surrogate set, or with `fusion=False`, pools are averaged by the clients' samples.
 - Keys are sent with the pool: the server could not select prompts without them. The paper counts
   76,800 floats for the pool and none for its keys.
@@ -68,7 +68,7 @@ read; "related code" is that of FedMGP, by the same first author):
   global prototype is the plain mean of the clients'.
 - The constant 1 for pairs of one class (below Eq. 9) makes classes of many clients look more
   similar, so fewer are fixed.
-- "w/o TA" (`tail_anchor=False`) is the second stage on F_out alone, with a head that trains as
+- "w/o TA" (`tail_anchor=False`) is the second stage on only F_out, with a head that trains as
   long, so that only the anchors differ. H_e serves the first stage only.
 - The paper counts 253,440 trainable parameters. Its own numbers give 76,800 for the pool, 76,800
   for 100 anchors and 84,480 for 110 keys, 238,080 in all; the remaining 15,360 do not match a head
@@ -106,7 +106,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FedTAOptions(prompts.PoolOptions):
-    """Settings of FedTA. The pool is that of the input enhancement.
+    """Settings of FedTA. The pool belongs to the input enhancement.
 
     Attributes:
         pool_size: prompts M in the pool (paper: 10).
@@ -239,7 +239,7 @@ class FedTA(Method):
         return {**self.upload_of(cohort, features, self.task.keys(data)), **moments}
 
     def scaled(self, moments: str, features: Tensor, payload: Payload) -> Tensor:
-        """Return features, standardised with the clients' common moments if the option says so."""
+        """Return features, standardised with the clients' common moments if the option is on."""
         if not self.options.standardise:
             return features
         return anchors.standardised(features, payload[moments])

@@ -2,12 +2,12 @@
 
 The baseline of that name in FedTA (Yu et al., CVPR 2025, arXiv 2412.18355, section 5.3): "all the
 parameters of its feature extractor are frozen, and only the classification head is involved in
-training and aggregation". The transformer is that of Dosovitskiy et al., ICLR 2021.
+training and aggregation". The transformer is as in Dosovitskiy et al., ICLR 2021.
 
 It is FedAvg on a frozen model. By default the cross-entropy is among the classes of the client's
 present task, as in FedTA's related code (`within_task`).
 
-With `standardise`, which is not in the paper, the head gets features standardised as those of our
+With `standardise`, which is not in the paper, the head gets features standardised as in our
 FedTA are: clients send the mean and the deviation of their features in the first round, in which
 they train with their own, and get the common ones from then on.
 """

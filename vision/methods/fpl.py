@@ -6,7 +6,7 @@ Clustering Using First Neighbor Relations, CVPR 2019, arXiv 1902.11266, Eq. 1.
 
 A client uploads its model and the mean feature of each of its classes (Eq. 2). The server clusters
 those of a class by their first neighbours in cosine similarity (Eq. 4, 5). A contrastive loss
-compares a sample with all cluster prototypes, with those of its own class as positives (Eq. 8), and
+compares a sample with all cluster prototypes, with its own class's as positives (Eq. 8), and
 another loss pulls it towards the mean of its class's clusters, the unbiased prototype (Eq. 6, 10),
 in which large and small domains have the same weight. The model predicts with its head.
 
@@ -15,7 +15,8 @@ Choices where the paper gives no details or the released code differs:
 - FINCH gives partitions with fewer and fewer clusters. Eq. 4 is the first; the code uses the last
   with more than one cluster. `clusters` chooses.
 - Eq. 10 sums over the features; the code takes their mean, as here (`distance` chooses).
-- Prototypes are means over the last local epoch's batches, as in the code. Those of a class that no
+- Prototypes are means over the last local epoch's batches, as in the code. Prototypes of a class
+that no
   participant has are not changed.
 - A sample whose class has no prototype adds 0 to both terms.
 - Parameters and running statistics are weighted by samples, as in FedAvg.

@@ -29,8 +29,8 @@ Choices where the paper gives no details or the released code differs:
 - The code chooses the distances by data set, and on some sets interpolates between real and
   synthetic embeddings; this uses MMD throughout and no interpolation.
 
-Running statistics: those of the model and of the RTNet stay on the client, as in FedBN; those of
-the generator are averaged. The reported loss is the mean over both steps, the task loss is that of
+Running statistics of the model and of the RTNet stay on the client, as in FedBN; the generator's
+are averaged. The reported loss is the mean over both steps, the task loss is that of
 real samples.
 """
 
@@ -105,7 +105,7 @@ class FRAug(FedAvg):
         )
 
     def shares(self, name: str) -> bool:
-        """Return whether a tensor is averaged: all but those of batch normalisation."""
+        """Return whether a tensor is averaged: all but batch normalisation's."""
         return not name.startswith(self._kept)
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:

@@ -10,16 +10,16 @@ In each stage a client trains its body for t epochs (Eq. 3), then its head for s
 where L_LP keeps features similar to the client's prototypes of former stages (Eq. 7, 8) and L_GP
 pulls them towards the global prototypes (Eq. 10). The server averages bodies evenly (Eq. 5). Server
 and clients keep moving averages of prototypes (Eq. 9, 11). A round of the core is one stage of one
-of Algorithm 1's global rounds; the stages are those of the task stream.
+of Algorithm 1's global rounds; the stages come from the task stream.
 
 Choices where the paper contradicts itself or gives no details:
 
-- Eq. 7 is the divergence of two prototypes, Eq. 8 that of a prototype and a prediction, which have
+- Eq. 7 is the divergence of two prototypes, Eq. 8 of a prototype and a prediction, which have
   different sizes. With `form="feature"`, each sample's features are compared with the prototype of
   its class, both after a softmax over the features. With `head`, the head's logits of both are
-  compared, and those of the prototype are constants. Samples of classes without a prototype count
+  compared, and the prototype's are constants. Samples of classes without a prototype count
   as 0. The paper's L_LP is against former stages. Here the prototypes are the moving average of all
-  of the client's former rounds, also of the present stage; with one stage (M = 1), of these alone.
+  of the client's former rounds, also of the present stage; with one stage (M = 1), only of these.
 - Eq. 10 weights the errors of class means by the classes' shares of the client's samples.
   `align="batch"` does so with the means and shares of a batch. `instance`, as in the authors' later
   code, is the mean over a batch of each sample's error. It equals the former plus the features'
@@ -28,7 +28,7 @@ Choices where the paper contradicts itself or gives no details:
   statistics predicted equally well in a trial (three seeds, both CIFAR sets).
 - Algorithm 1 updates local prototypes inside the loop over epochs, Eq. 9 once per stage. Here they
   are updated once, after the local epochs, with means over the last epoch: by default one of the
-  head, in which the body is fixed, so they are those of the trained body (Eq. 6). With
+  head, in which the body is fixed, so they belong to the trained body (Eq. 6). With
   `fedrep_order` it is one of the body, and they are means over bodies that still change.
 - Algorithm 1 gives clients the global prototypes of the start of a global round in all its stages.
   The text after Eq. 12 aggregates them "for the next stage", as the body; this is done here.
@@ -40,7 +40,7 @@ Choices where the paper contradicts itself or gives no details:
   the classes that it has had, or the global one (view `global`, GLDP-GP). It prints the client's as
   C of Eq. 6, which exists only for classes of its latest stage. Here it is the moving average Ĉ of
   Eq. 9, which also exists for classes of former stages.
-- The features in Eq. 13 are those of f_μi, the client's own body after its latest training, and
+- The features in Eq. 13 come from f_μi, the client's own body after its latest training, and
   A^loc judges F_ωi = f_μi ∘ g_νi, that body with the client's own head (view `personal`). So a
   client predicts with its own body; evaluation also judges all three views with the averaged one
   (A^glo, Eq. 5). A client that has not trained yet uses the averaged body and the global
@@ -48,7 +48,7 @@ Choices where the paper contradicts itself or gives no details:
 - The optimiser's state belongs to each parameter. Running statistics belong to the body.
 - By default there are 6 local epochs and the 100 rounds of all image methods, where the paper has
   30 and 50; weight decay (1e-4), learning rate (0.01) and batches (32) are the paper's. It names no
-  momentum; 0.9 is that of all image methods, the authors' code has 0.5.
+  momentum; 0.9 is the same for all image methods, the authors' code has 0.5.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class GLDP(FedAvg):
     defaults = MappingProxyType({"epochs": 6, "weight_decay": 1e-4})
 
     def set_up(self) -> None:
-        """Divide the local epochs into those of the body and of the head."""
+        """Divide the local epochs into epochs of the body and of the head."""
         epochs = self.training.epochs
         body = self.options.body_epochs or max(1, round(epochs / 6))
         if body >= epochs:
@@ -137,7 +137,7 @@ class GLDP(FedAvg):
             self.phases.reverse()
 
     def shares(self, name: str) -> bool:
-        """Return whether a tensor is averaged: those of the body."""
+        """Return whether a tensor is averaged, as the body's are."""
         return name.startswith(BODY)
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:

@@ -23,7 +23,7 @@ and 8).
   when the next task begins; the code makes room for them only then. A batch has as many kept
   samples as new ones; the paper joins the sets. With 500 images a class, 2,000 samples are a small
   part in the end. Clients with fewer images would keep all of them, so the memory is also limited
-  to a share of what a client has had (`memory_share`, ours).
+  to a share of a client's former images (`memory_share`, ours).
 - Its binary losses are over all classes by design: `within_task` does not concern them.
 - The paper's clients detect a new task when the mean entropy of the received model's predictions
   rises by 1.2 or more from one round to the next (`entropy_rise`). By default the task boundaries
@@ -253,7 +253,7 @@ def relation_loss(
     """Return cross-entropy to labels with the teacher's values for former classes (Eq. 7 and 8).
 
     The teacher is the model before the task, `former` the classes that any client trained it on;
-    the other arguments are those of `compensated_loss`.
+    the other arguments are as for `compensated_loss`.
     """
     target = F.one_hot(y, logits.shape[-1]).to(logits.dtype)
     target = torch.where(former[:, None], teacher.sigmoid(), target)

@@ -9,10 +9,10 @@ Prototype samples are sent to the proxy server as gradients (Dong et al., CVPR 2
 clients share, and sends the gradient of the cross-entropy. The proxy server reconstructs the sample
 from it. In the paper the samples are images, the network is convolutional, and the proxy searches
 by L-BFGS for the image whose gradient is nearest to the uploaded one. Here the samples are frozen
-features, and the first layer is linear: for one sample x its gradient is G = x δᵀ, where δ is that
-of its bias. So x = G δ / δᵀδ minimises the paper's objective, with value 0. More hidden units would
-give the same result, so there is one. As in the paper, the label is the only class with a negative
-gradient at the last layer's bias, p - y.
+features, and the first layer is linear: for one sample x its gradient is G = x δᵀ, where δ is the
+gradient of its bias. So x = G δ / δᵀδ minimises the paper's objective, with value 0. More hidden
+units would give the same result, so there is one. As in the paper, the label is the only class with
+a negative gradient at the last layer's bias, p - y.
 """
 
 from __future__ import annotations

@@ -25,11 +25,11 @@ In detail, as in the code:
 - The teacher's logits are divided by 1,000 in the first of the generator's losses, which gives it
   little weight against the second; with a divisor of 1, on frozen features, all generated features
   fall into a few classes.
-- The defaults are those of the code's command for CIFAR-100; its command for the super-classes of
+- The defaults are as in the code's command for CIFAR-100; its command for the super-classes of
   ImageNet has 5,000 steps and noise of width 200.
 - The generator's optimiser is restarted with each task, the generator is not.
-- New classes are all but the former ones, including those of later tasks, since the head has them
-  from the start (the code's slice ends at the present task), and always those of a client's own
+- New classes are all but the former ones, including classes of later tasks, since the head has them
+  from the start (the code's slice ends at the present task), and always classes of a client's own
   task: in FedTA's stream a public class may be in another client's former task. So the first task
   is FedAvg's. By default `within_task` further leaves out the classes that are not in the client's
   present task, as the code does; it does not concern the fine-tuning loss.

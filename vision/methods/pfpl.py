@@ -4,14 +4,14 @@ Zeng, Xing, Liang, Huang, Wang, Cao, Shi: Personalized Federated Prototype Learn
 Heterogeneous Data Scenarios; Eq. 2, 4, 5 and 7 and Algorithm 1.
 
 A client uploads only the mean feature of each of its classes (Eq. 2); the server returns, for each
-class, a mixture of the client's prototype and those of the other clients that have the class
+class, a mixture of the client's prototype and the other clients' that have the class
 (Eq. 4). The client's loss pulls its features towards the mixtures (Eq. 5). Parameters and buffers
 stay local.
 
 Choices where the paper contradicts itself or gives no details:
 
 - The printed weights grow with the distance, so that clients of other domains would weigh most; the
-  text says the opposite, and this uses inverse squared distances. `weights="as_printed"`
+  text claims the opposite, and this uses inverse squared distances. `weights="as_printed"`
   follows the formula.
 - The distance of two prototypes is the sum of squares, as printed below Eq. 4.
 - For a class that no other client has, the mixture is the client's own prototype.
@@ -151,7 +151,7 @@ class PFPL(Method):
 def mixtures(prototypes: Tensor, known: Tensor, of: Tensor, options: PFPLOptions) -> Tensor:
     """Return personalised prototypes of the clients `of` (Eq. 4), `(n, keys, d)`.
 
-    They are 0 for classes that a client does not have: `known` `(clients, keys)` says which.
+    They are 0 for classes that a client does not have: `known` `(clients, keys)` marks its own.
     """
     p, held = prototypes.transpose(0, 1), known.T  # By class: (keys, clients, d).
     own = p[:, of]

@@ -94,7 +94,7 @@ class PromptedFedAvg(FedAvg):
         return {**server, **{name: clients.params[name][0].clone() for name in prompts}}
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """Query each image once and train; then train the head alone if it has further epochs."""
+        """Query each image once and train; then train only the head if it has further epochs."""
         self.receive(cohort, payload)
         data = queried(cohort, self.backbone)
         train_parts(
@@ -161,7 +161,7 @@ def train_head(
     features: Callable[[], Tensor],
     loss: Callable[[Batch], Tensor],
 ) -> None:
-    """Train a head alone for its epochs beyond those of the run, in which the prompts train too.
+    """Train only a head for its epochs beyond the run's, in which the prompts train too.
 
     Args:
         cohort: clients of equal sizes.

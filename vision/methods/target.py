@@ -22,8 +22,8 @@ counterpart: see `vision.methods.generator`. In detail:
   its settings for CIFAR-100, the code makes only 10 batches of 256 samples (at most 8,000 samples),
   and so has neither. Here there are 8,000 samples, in as many batches as they need.
 - The server also generates after the last task; the code does not.
-- New classes are all but the former ones, including those of later tasks, since the head has them
-  from the start (the code's grows with the tasks), and always those of a client's own task: in
+- New classes are all but the former ones, including classes of later tasks, since the head has them
+  from the start (the code's grows with the tasks), and always classes of a client's own task: in
   FedTA's stream a public class may be in another client's former task. So the first task is
   FedAvg's. No loss compares new with former classes, and on a frozen extractor new ones win;
   `split=False` uses the cross-entropy among all. By default `within_task` further leaves out the

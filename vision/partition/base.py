@@ -126,8 +126,8 @@ def deal_classes(
 ) -> list[Tensor]:
     """Give each client images of its classes; clients share no image.
 
-    `classes` are those of each client. `shots` are images per class for each client; None divides
-    all images evenly among the clients that have the class.
+    `classes` lists the classes of each client. `shots` are images per class for each client; None
+    divides all images evenly among the clients that have the class.
     """
     ids = pool.train if part == "train" else pool.test
     there = pool.counts(ids).tolist()
@@ -212,7 +212,7 @@ def _too_few(pool: Pool, part: str, label: int, n: int, wanted: Sequence[int]) -
 def check_dealt(origin: str, dealt: Sequence[Tensor], clients: int, allowed: Tensor) -> None:
     """Refuse what are no ids `(n,)` of images for each client.
 
-    `allowed` `(images,)` says whether an image is in the part that is dealt.
+    `allowed` `(images,)` marks the images in the part that is dealt.
     """
     n = len(dealt) if isinstance(dealt, Sequence) else 0
     if n != clients or not all(isinstance(ids, Tensor) for ids in dealt):
@@ -262,7 +262,7 @@ class Partitioner(CheckedOptions, ABC):
 
     Test images always come from the set's test part, so no client trains on them. PFLlib instead
     joins both parts, divides all images and holds out a random quarter of each client's images; the
-    class shares of its test images then match those of training only approximately.
+    class shares of its test images then match the training images' only approximately.
 
     Attributes:
         clients: number of clients.

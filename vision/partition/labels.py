@@ -94,7 +94,7 @@ class NWay(Partitioner):
 
     As in FedProto (Tan et al., AAAI 2022, arXiv 2105.00243), which PFPL follows: a client's n is
     drawn uniformly from the integers `ways` ± `spread`, its k from `shots` ± `shot_spread`, and its
-    n classes from those of its domain. FedProto calls this half width a standard deviation. n is
+    n classes of its domain. FedProto calls this half width a standard deviation. n is
     limited to the range from 2 (a client with one class has nothing to learn; 1 if `ways` is 1) to
     the number of classes; if that cuts the range, the mean is not `ways`.
 

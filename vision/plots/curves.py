@@ -35,7 +35,7 @@ def model_curves(
 ) -> list[tuple[Curve[ImageRun], str]]:
     """Return a curve for each group of runs and model, with the name of the model.
 
-    `view` names a model, or several with commas between, of which the first that a method has is
+    `view` names a model, or several with commas between; the first that a method has is
     drawn; empty for each method's first, `every` for all of them.
     """
     check_mask(runs, mask)
@@ -97,8 +97,8 @@ def accuracy_by_round(
         runs: finished runs; those that differ only in the seed are averaged.
         view: model of each method to draw; of several, separated by commas, the first that the
             method has; or `every` for all its models. By default its first.
-        mask: classes to choose from: `all classes`; `own classes`, those of the client's training
-            images; or, for task streams, `task classes`, those of the test image's task.
+        mask: classes to choose from: `all classes`; `own classes`, of the client's training
+            images; or, for task streams, `task classes`, of the test image's task.
         width: width of the figure in inches.
     """
     fig, (ax,) = drawing.panels(width, 0.75 * width)
@@ -157,8 +157,8 @@ def accuracy_bars(
         selection: round that counts: `last`, `best`, or the mean of the `last ten`.
         view: model of each method to draw; of several, separated by commas, the first that the
             method has; or `every` for all its models. By default its first.
-        mask: classes to choose from: `all classes`; `own classes`, those of the client's training
-            images; or, for task streams, `task classes`, those of the test image's task.
+        mask: classes to choose from: `all classes`; `own classes`, of the client's training
+            images; or, for task streams, `task classes`, of the test image's task.
         width: width of the figure in inches.
     """
     models = model_curves(runs, view, mask)
@@ -192,8 +192,8 @@ def accuracy_sweep(
             differ in only one number.
         selection: round that counts: `last`, `best`, or the mean of the `last ten`.
         view: model of each method to draw; by default its first.
-        mask: classes to choose from: `all classes`; `own classes`, those of the client's training
-            images; or, for task streams, `task classes`, those of the test image's task.
+        mask: classes to choose from: `all classes`; `own classes`, of the client's training
+            images; or, for task streams, `task classes`, of the test image's task.
         width: width of the figure in inches.
     """
     check_view(runs, view)
@@ -235,7 +235,7 @@ def retention(
     Args:
         runs: finished runs with task streams of successive stages.
         mask: classes to choose from: `all classes`; `own classes`, those that a client has had so
-            far; or `task classes`, those of the test image's task.
+            far; or `task classes`, of the test image's task.
         width: width of the figure in inches.
     """
     check_mask(runs, mask)
@@ -276,7 +276,7 @@ def stages(
         view: model of each method to draw; of several, separated by commas, the first that the
             method has; or `every` for all its models. By default its first.
         mask: classes to choose from: `all classes`; `own classes`, those that a client has had so
-            far; or `task classes`, those of the test image's task.
+            far; or `task classes`, of the test image's task.
         participants: average only over the clients that took part in the stage (A^sel), or all.
         passes: number of last evaluated rounds of each stage to average.
         width: width of the figure in inches.

@@ -37,7 +37,7 @@ def tail_anchors(
     """t-SNE of test images before and after the tail anchors, after all tasks (Figure 5).
 
     A panel for each run shows the features of one task's images after the anchors; a panel to its
-    left, unless equal to that of the previous run, shows the features that select the anchors.
+    left, unless equal to the previous run's, shows the features that select the anchors.
     Colours are classes. Features lie on the unit sphere, as FedTA compares them by cosine. The
     titles give the number of selected anchors, and the mean silhouette of the classes before t-SNE:
     1 for well separated classes, 0 for overlapping ones.

@@ -1,1 +1,1 @@
-"""References for tables of images, one file each: what is reached without a federated method."""
+"""References for tables of images, one file each: accuracies without a federated method."""

@@ -93,7 +93,7 @@ class HeadReference(Reference):
 
         Args:
             features: `(samples, width)`, standardised.
-            labels: `(samples,)` classes, of which `found = labels.unique()`.
+            labels: `(samples,)` classes, with `found = labels.unique()`.
 
         Returns:
             Weights `(width, found)` and biases `(found,)` of the classes among the labels.

@@ -26,8 +26,8 @@ class GLDPShards(Streamer):
 
     The setting of GLDP (STHFL; Guo et al.): classes and their frequencies differ between clients
     and drift between a client's stages. With one stage it is the paper's spatial setting. The paper
-    says that "each client contains S classes"; here a client has S in each stage. They are random,
-    so a stage need not have a class that is new to the client.
+    writes that "each client contains S classes"; here a client has S in each stage. They are
+    random, so a stage need not have a class that is new to the client.
 
     The paper requires that all clients have the same number of samples and exactly S classes. On
     long-tailed data, shards of equal size do not give the latter, and shards that cut each class

@@ -35,8 +35,8 @@ def known(
 ) -> pd.Series:
     """Return the accuracy after each stage on all stages so far, mean over clients, by `stage`.
 
-    With `participants`, only those of the stage count (A^sel); the last evaluated `passes` of each
-    stage are averaged.
+    With `participants`, only the stage's participants count (A^sel); the last evaluated `passes` of
+    each stage are averaged.
     """
     rows = _of(stages, view, mask, passes)
     if participants:
@@ -77,7 +77,7 @@ def temporal_retention(stages: pd.DataFrame, local: str, mask: str = MASKS[0]) -
 
 
 def temporal_by_client(stages: pd.DataFrame, local: str, mask: str = MASKS[0]) -> pd.Series:
-    """Return the ratios of which KR_t is the mean, indexed by `stage` and `client`."""
+    """Return the ratios whose mean is KR_t, indexed by `stage` and `client`."""
     accuracy = _accuracy(stages, local, mask).xs(0, level="test_stage")
     first = accuracy.xs(0, level="stage")
     return _ratio(accuracy, first[first > 0])
@@ -86,7 +86,7 @@ def temporal_by_client(stages: pd.DataFrame, local: str, mask: str = MASKS[0]) -
 def spatial_retention(
     stages: pd.DataFrame, shared: str, local: str, mask: str = MASKS[0]
 ) -> pd.Series:
-    """Return KR_s: the global model's accuracy on a client's task, over that of its own model.
+    """Return KR_s: the global model's accuracy on a client's task, over its own model's.
 
     The mean over clients is indexed by `stage`.
     """
@@ -96,7 +96,7 @@ def spatial_retention(
 def spatial_by_client(
     stages: pd.DataFrame, shared: str, local: str, mask: str = MASKS[0]
 ) -> pd.Series:
-    """Return the ratios of which KR_s is the mean, indexed by `stage` and `client`."""
+    """Return the ratios whose mean is KR_s, indexed by `stage` and `client`."""
     present = stages[stages["stage"] == stages["test_stage"]]
     ours, own = (_accuracy(present, v, mask).droplevel("test_stage") for v in (shared, local))
     return _ratio(ours, own[own > 0])

@@ -12,12 +12,12 @@ The interval is the estimate ± Student's t times the bootstrap's standard error
 Teachers Should Know About the Bootstrap, The American Statistician 69(4), 2015). Percentiles of the
 replicates, at levels expanded to Student's t, would cover too little if there are few days: with
 two days drawn from three, no replicate leaves the range of the days. The degrees of freedom are
-Satterthwaite's over the factors, each resampled alone, because two seeds tell little about the
+Satterthwaite's over the factors, each resampled by itself, because two seeds tell little about the
 variance between seeds even if there are many days.
 
 Assumptions: the units of a factor are exchangeable and independent, such as days, or, with longer
-blocks, blocks of successive days. What is not resampled is fixed: without groups of clients, the
-intervals are about these clients alone, and with one seed, about that seed's models. Noise that no
+blocks, blocks of successive days. All else is fixed: without groups of clients, the
+intervals are about these clients only, and with one seed, about that seed's models. Noise that no
 factor explains is counted more than once, three times with two factors, so intervals are too wide
 rather than too narrow (Owen 2007).
 
@@ -86,17 +86,17 @@ class Replicates:
         return self.vary(errors, method).estimate(self.level)
 
     def difference(self, method: str, reference: str) -> estimate.Estimate:
-        """Return pooled error of a method minus that of a reference: below 0 if it is better."""
+        """Return a method's pooled error minus a reference's: below 0 if it is better."""
         self.check(method, reference)
         with np.errstate(invalid="ignore"):
             difference = self.pooled[method] - self.pooled[reference]
         return self.vary(difference, method, reference).estimate(self.level)
 
     def relative_difference(self, method: str, reference: str) -> estimate.Estimate:
-        """Return by how many per cent a method's pooled error is above that of a reference.
+        """Return by how many per cent a method's pooled error is above a reference's.
 
-        The interval is one of the logarithm of the ratio: it treats both methods alike. Errors that
-        are both 0 do not differ.
+        The interval is one of the logarithm of the ratio: it treats both methods equally. Errors
+        that are both 0 do not differ.
         """
         self.check(method, reference)
         ours, theirs = self.pooled[method], self.pooled[reference]
@@ -106,7 +106,7 @@ class Replicates:
         return ratio.estimate(self.level, lambda value: 100 * math.expm1(value))
 
     def only(self, methods: Collection[str]) -> Replicates:
-        """Return the replicates of some methods, for win rates among these alone."""
+        """Return the replicates of some methods, for win rates among only these."""
         pooled, by_client = (
             {name: errors for name, errors in found.items() if name in methods}
             for found in (self.pooled, self.by_client)
@@ -150,12 +150,12 @@ def bootstrap(
     """Resample the errors of methods that were tested on the same targets.
 
     The replicates of a method depend on its name, but not on the other methods. There are `n`, and
-    a quarter of that for each factor alone.
+    a quarter of that for each single factor.
 
     `groups` `(clients,)` are whole numbers, the same for neighbouring clients, which are drawn
     together; without them, clients are not resampled. Blocks of successive days are drawn together,
     the last day being followed by the first (circular blocks; Politis and Romano 1992), for errors
-    of one day that depend on those of the day before. `level` is the coverage of the intervals.
+    of one day that depend on errors of the day before. `level` is the coverage of the intervals.
     """
     if n < 100:
         raise InputError(f"{n} replicates; give at least 100, better 1000 or more")
@@ -225,7 +225,7 @@ def _errors(
     client_counts: np.ndarray,
     seed_shares: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compute one method's pooled errors `(replicates,)` and those of clients.
+    """Compute one method's pooled errors `(replicates,)` and the errors of clients.
 
     Totals are `(seeds, clients, days)`, 0 where nothing was observed; weights `(clients, days)`;
     counts and shares `(units, replicates)`, the latter adding up to 1.
@@ -264,7 +264,7 @@ def skill(data_sets: Sequence[Replicates], method: str, reference: str) -> estim
 
 
 def win_rate(data_sets: Sequence[Replicates], method: str) -> estimate.Estimate:
-    """Return the share of clients × other methods of which the error is higher; ties count half.
+    """Return the share of clients × other methods with a higher error; ties count half.
 
     A win is a jump, and clients of one region win and lose together: with few clients, or clients
     that are not resampled, the interval of two close methods is too narrow (in simulations of three

@@ -121,7 +121,7 @@ def test_benchmarks_are_gathered_beside_the_pages_that_name_them(benchmark, resu
     )
     text = (results / "one.md").read_text()
     assert "\nwords\n" in text
-    items = re.findall('^- <a id="(.*)"></a>(.*), 2026-11-22$', text, re.M)
+    items = re.findall('^- <a id="(.*)"></a>(.*)$', text, re.M)
     assert items == [("one", "First"), ("both", "Third")]
     assert list(benchmarks_of(results / "one.md")) == ["one", "both"]
     assert list(benchmarks_of(results / "two.md")) == ["two_x"]
