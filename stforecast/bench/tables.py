@@ -193,7 +193,7 @@ POOLED_MARK = "†"
 """Mark of rows that pooled the data of all clients."""
 
 
-def marked(name: str, pools: bool) -> str:
+def marked(name: str, *, pools: bool) -> str:
     """Return the name of a row, with a mark if it pooled the data of all clients."""
     return Cell(f"{name} {POOLED_MARK}", {"{}": name, "pools": "yes"}) if pools else name
 

@@ -246,15 +246,23 @@ def _errors_table(
     service = runs[0].about["service"]
     printed = published.columns(service, labels) if published else {}
     further = further_columns(runs)
-    return [
-        {
+    body = []
+    for i, row in enumerate(rows):
+        first = row.first
+        sends = len(first.rounds()) and not is_pooled(first)
+        shown = {"mae": "MAE", "raw_mae": f"MAE, {units_of(first)}", "mase": "MASE", **further}
+        cells = {
             "method": row.marked_name,
             "runs": tables.number(len(row.group.runs), "d"),
-            **_measured(row, further),
-            **{heading: numbers[i] for heading, numbers in printed.items()},
+            "MSE": _score(row, "mse"),
+            "round": first.kept_round if len(first.rounds()) else "-",
+            **{heading: _score(row, metric) for metric, heading in shown.items()},
+            "floats a round, up / down": tables.floats_up_and_down(first) if sends else "-",
+            "train s": tables.number(row.mean_of("train_seconds"), ".1f"),
+            "predict s": tables.number(row.mean_of("predict_seconds"), ".2f"),
         }
-        for i, row in enumerate(rows)
-    ]
+        body.append(cells | {heading: numbers[i] for heading, numbers in printed.items()})
+    return body
 
 
 def _comparisons(rows: Sequence[Row], reference: str | None) -> list[tables.Part]:
@@ -289,20 +297,6 @@ def further_columns(runs: Sequence[ForecastRun]) -> dict[str, str]:
     known = set().union(*(run.metrics()["metric"] for run in runs))
     names = {m.raw_name if m.relative else m.name: m.heading for m in headed}
     return {name: heading for name, heading in names.items() if name in known}
-
-
-def _measured(row: Row, further: Mapping[str, str]) -> dict[str, str]:
-    first = row.first
-    sends = len(first.rounds()) and not is_pooled(first)
-    shown = {"mae": "MAE", "raw_mae": f"MAE, {units_of(first)}", "mase": "MASE", **further}
-    return {
-        "MSE": _score(row, "mse"),
-        "round": first.kept_round if len(first.rounds()) else "-",
-        **{heading: _score(row, metric) for metric, heading in shown.items()},
-        "floats a round, up / down": tables.floats_up_and_down(first) if sends else "-",
-        "train s": tables.number(row.mean_of("train_seconds"), ".1f"),
-        "predict s": tables.number(row.mean_of("predict_seconds"), ".2f"),
-    }
 
 
 def _score(row: Row, metric: str) -> str:

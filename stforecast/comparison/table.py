@@ -194,7 +194,7 @@ def _of_seed(runs: Sequence[ForecastRun], metric: str, model: str | None) -> pd.
         if model and SEASONAL not in variables(forecasts):
             raise InputError(
                 f"{runs[0].folder}: no forecasts of {SEASONAL}, which needs a day of data before "
-                "the test part; compare with a label or draw errors instead"
+                "the test part; draw bars or cdf instead"
             )
         cells, steps = forecasts.indexes["cell"], forecasts.indexes["horizon"]
     found = joined_errors(runs, metric, model)

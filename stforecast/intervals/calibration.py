@@ -104,7 +104,13 @@ class Calibration:
             ids: `(cells,)` position among these cells; new ones have higher numbers.
         """
         rows = np.minimum(ids, len(self.radius))
-        radius, most = (np.concatenate([v, _mean(v)[None]])[rows] for v in (self.radius, self.most))
+        joined = []
+        for values in (self.radius, self.most):
+            finite = np.isfinite(values)
+            total, n = np.where(finite, values, 0).sum(axis=0), finite.sum(axis=0)
+            mean = np.where(n > 0, total / np.maximum(n, 1), np.inf)  # inf where none is finite.
+            joined.append(np.concatenate([values, mean[None]])[rows])
+        radius, most = joined
         scale = self.scale and dataclasses.replace(
             self.scale,
             change=np.append(self.scale.change, self.scale.change.mean())[rows],
@@ -153,13 +159,6 @@ class Calibration:
                 raise InputError(f"{PREFIX}{name} has values that are not numbers; {AGAIN}")
         scale = {name: found[f"scale/{name}"] for name in of_scale}
         return cls(found["radius"], found["most"], ErrorScale(**scale) if scale else None)
-
-
-def _mean(values: np.ndarray) -> np.ndarray:
-    """Return the mean over cells of finite values, inf where there are none."""
-    finite = np.isfinite(values)
-    total = np.where(finite, values, 0).sum(axis=0)
-    return np.where(finite.any(axis=0), total / np.maximum(finite.sum(axis=0), 1), np.inf)
 
 
 def calibrate(

@@ -191,10 +191,10 @@ def _curves(
     repeated = any(group.runs[0].method in SEASONAL_METHODS for group in groups)
     naive = None if repeated else numbers[0].naive
     run = groups[0].runs[0]
-    places, axis = axis_ahead([run], len(numbers[0].errors.by_step))
+    places, axis, _ = axis_ahead([run], len(numbers[0].errors.by_step))
     return {
         "ahead": {
-            "axis": axis.label,
+            "axis": axis,
             "x": places[run.folder],
             "of": [n.errors.by_step for n in numbers],
             "naive": None if naive is None else naive.by_step,
