@@ -41,13 +41,15 @@ ALONE = "solo"
 class Division(NamedTuple):
     """Rows of one division of the cells into clients, with its sizes and the roads between clients.
 
-    `federated` has the name of the row of each federated method.
+    `federated` has the name of the row of each federated method, `closed` the share of the gap
+    between training alone and pooled data that it closes, in per cent; None without a gap.
     """
 
     sizes: list[int]
     roads: dict[str, float]
     alone: str
     federated: dict[str, str]
+    closed: dict[str, Estimate | None]
 
 
 def worth_table(rows: Sequence[Row], board: Leaderboard) -> list[tables.Part]:
@@ -56,14 +58,17 @@ def worth_table(rows: Sequence[Row], board: Leaderboard) -> list[tables.Part]:
     A sentence for each federated method follows the table. It is empty unless rows of several
     divisions into clients are there, one of them pooled.
     """
-    pooled = next((row.name for row in rows if in_one_client(row.first)), None)
-    divisions = _divisions([row for row in rows if row.name in board.replicates.pooled])
-    if pooled is None or len(divisions) < 2:
+    known = [row for row in rows if row.name in board.replicates.pooled]
+    pooled = next((row.name for row in known if in_one_client(row.first)), None)
+    if pooled is None:
+        return []
+    divisions = _divisions(known, pooled, board.replicates)
+    if len(divisions) < 2:
         return []
     title = error_title(board.metric)
     table = [_cells(division, pooled, board.replicates) for division in divisions]
     methods = list(dict.fromkeys(m for d in divisions for m in d.federated))
-    said = [_sentence(m, divisions, pooled, board, title) for m in methods]
+    said = [_sentence(m, divisions, board.task, title) for m in methods]
     about = (
         f"What federation is worth: its {title} compared with that of training alone and that of "
         "training on pooled data. gap closed: 100 % if the error equals that of pooled data, 0 % "
@@ -72,7 +77,7 @@ def worth_table(rows: Sequence[Row], board: Leaderboard) -> list[tables.Part]:
     return [about, table, *said]
 
 
-def _divisions(rows: Sequence[Row]) -> list[Division]:
+def _divisions(rows: Sequence[Row], pooled: str, errors: Replicates) -> list[Division]:
     """Return the divisions into clients that have a row of training alone, from few to many."""
     from stforecast.methods import METHODS  # imports torch
 
@@ -82,9 +87,15 @@ def _divisions(rows: Sequence[Row]) -> list[Division]:
         names = {row.first.method: row.name for row in some}
         about = some[0].first.about
         if ALONE in names and len(names) > 1:
-            alone = names.pop(ALONE)
+            alone, of = names.pop(ALONE), errors.pooled
+            closed: dict[str, Estimate | None] = dict.fromkeys(names)
+            if errors.difference(alone, pooled).low > 0:
+                for method, name in names.items():
+                    share = 100 * (of[alone] - of[name]) / (of[alone] - of[pooled])
+                    varied = errors.vary(share, alone, name, pooled)
+                    closed[method] = varied.estimate(errors.level)
             sizes = list(about.get("cells_of_clients", {}).values()) or [1] * about["clients"]
-            divisions.append(Division(sizes, about.get("roads", {}), alone, names))
+            divisions.append(Division(sizes, about.get("roads", {}), alone, names, closed))
     return sorted(divisions, key=lambda division: len(division.sizes))
 
 
@@ -100,7 +111,7 @@ def _cells(division: Division, pooled: str, errors: Replicates) -> dict[str, str
     above = errors.relative_difference(division.alone, pooled)
     cells["alone, against pooled, %"] = above.cell()
     for method, name in division.federated.items():
-        share = _closed(division, name, pooled, errors)
+        share = division.closed[method]
         cells |= {
             f"{method}, against alone, %": errors.relative_difference(name, division.alone).cell(),
             f"{method}, against pooled, %": errors.relative_difference(name, pooled).cell(),
@@ -109,30 +120,12 @@ def _cells(division: Division, pooled: str, errors: Replicates) -> dict[str, str
     return cells
 
 
-def _closed(division: Division, name: str, pooled: str, errors: Replicates) -> Estimate | None:
-    """Return the share of the gap that a method closes, in per cent; None without a gap."""
-    gap = errors.difference(division.alone, pooled)
-    if not gap.low > 0:
-        return None
-    of = errors.pooled
-    closed = 100 * (of[division.alone] - of[name]) / (of[division.alone] - of[pooled])
-    return errors.vary(closed, division.alone, name, pooled).estimate(errors.level)
-
-
-def _sentence(
-    method: str, divisions: Sequence[Division], pooled: str, board: Leaderboard, title: str
-) -> str:
+def _sentence(method: str, divisions: Sequence[Division], task: str, title: str) -> str:
     """Say in one sentence what a method closes, by number of clients."""
-    closed, none = [], []
-    for division in divisions:
-        if name := division.federated.get(method):
-            share = _closed(division, name, pooled, board.replicates)
-            number = str(len(division.sizes))
-            if share is None:
-                none.append(number)
-            else:
-                closed.append(f"{share.told('%')} with {number} clients")
-    text = f"On {board.task}, **{method}** "
+    shares = [(str(len(d.sizes)), d.closed[method]) for d in divisions if method in d.closed]
+    closed = [f"{share.told('%')} with {n} clients" for n, share in shares if share]
+    none = [n for n, share in shares if share is None]
+    text = f"On {task}, **{method}** "
     if closed:
         text += (
             f"closes the gap in {title} between training alone and training on pooled data by "

@@ -221,20 +221,19 @@ def series(numbers: Sequence[MethodNumbers], arrays: Arrays, room: int) -> dict[
         return {"times": [], "all": n_steps, "methods": []}
     methods = []
     for method in numbers[:n_methods]:
-        path = method.path.first(shown)
+        path = method.path
         bounds = {"lower": path.lower, "upper": path.upper}
         methods.append(
             {
-                "forecast": arrays.rows(path.y_hat),
-                **{name: arrays.rows(v) for name, v in bounds.items() if v is not None},
+                "forecast": arrays.rows(path.y_hat[:, :shown]),
+                **{n: arrays.rows(v[:, :shown]) for n, v in bounds.items() if v is not None},
                 "hours": arrays.rows(method.errors.by_cell_and_hour),
             }
         )
-    first = numbers[0].path.first(shown)
     return {
-        "times": first.times,
+        "times": numbers[0].path.times[:shown],
         "all": n_steps,
-        "observed": arrays.rows(first.y),
+        "observed": arrays.rows(numbers[0].path.y[:, :shown]),
         "methods": methods,
     }
 
