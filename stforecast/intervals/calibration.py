@@ -132,8 +132,7 @@ class Calibration:
         """Restore a calibration from its `state`.
 
         Args:
-            state: its arrays; others are ignored. Earlier versions saved no `most`, or one radius
-                for both sides.
+            state: its arrays; others are ignored.
             intervals: the setting of that name.
             n_cells: number of cells.
             horizon: steps ahead.
@@ -142,23 +141,20 @@ class Calibration:
             InputError: if an array does not fit the settings.
             KeyError: if an array is missing.
         """
-        of_sides = n_cells, horizon, 2
-        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("radius", "most"), of_sides)
+        shapes: dict[str, tuple[int, ...]]
+        shapes = dict.fromkeys((PREFIX + "radius", PREFIX + "most"), (n_cells, horizon, 2))
         of_scale = scale_shapes(n_cells) if intervals == "normalised" else {}
-        shapes |= {f"scale/{name}": shape for name, shape in of_scale.items()}
-        state = {PREFIX + "most": np.full(of_sides, np.inf), **state}
-        found = {name: state[PREFIX + name] for name in shapes}
+        shapes |= {f"{PREFIX}scale/{name}": shape for name, shape in of_scale.items()}
         for name, shape in shapes.items():
-            if shape == of_sides and found[name].ndim == 2:
-                found[name] = np.stack([found[name]] * 2, -1)
-            if (got := found[name].shape) != shape:
+            values = state[name]
+            if values.shape != shape:
                 raise InputError(
-                    f"{PREFIX}{name} has shape {got}, the settings say {shape}; {AGAIN}"
+                    f"{name} has shape {values.shape}, the settings say {shape}; {AGAIN}"
                 )
-            if np.isnan(found[name]).any():
-                raise InputError(f"{PREFIX}{name} has values that are not numbers; {AGAIN}")
-        scale = {name: found[f"scale/{name}"] for name in of_scale}
-        return cls(found["radius"], found["most"], ErrorScale(**scale) if scale else None)
+            if np.isnan(values).any():
+                raise InputError(f"{name} has values that are not numbers; {AGAIN}")
+        radius, most, *scale = (state[name] for name in shapes)
+        return cls(radius, most, ErrorScale(*scale) if scale else None)
 
 
 def calibrate(
