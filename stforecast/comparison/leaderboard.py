@@ -133,20 +133,19 @@ def leaderboard(
         reference = min(ours.pooled, key=lambda name: everyone.error(name).value)
     elif reference not in everyone.pooled:
         raise choose("reference", reference, everyone.pooled)
-    chosen = reference
-    p_values = _p_values(known, sums, chosen)
+    p_values = _p_values(known, sums, reference)
     lines = tuple(
         Line(
             row,
             everyone.error(row.name),
-            everyone.relative_difference(row.name, chosen),
+            everyone.relative_difference(row.name, reference),
             *p_values[row.name],
             skill([everyone], row.name, SEASONAL) if SEASONAL in sums else None,
             win_rate([ours], row.name),
         )
         for row in known
     )
-    return Leaderboard(metric, lines, chosen, errors, everyone, task)
+    return Leaderboard(metric, lines, reference, errors, everyone, task)
 
 
 def _p_values(

@@ -30,7 +30,13 @@ from stforecast.comparison.further_tables import (
 from stforecast.comparison.leaderboard import Leaderboard, claims, leaderboard
 from stforecast.comparison.names import error_title
 from stforecast.comparison.rows import FURTHER, Row, by_seed, folds_of, in_one_client, is_pooled
-from stforecast.comparison.table import basis, comparison_rows, legend, rank_groups
+from stforecast.comparison.table import (
+    basis,
+    client_errors,
+    comparison_rows,
+    legend,
+    rank_clients,
+)
 from stforecast.forecasting.results import ForecastRun, data_of, units_of
 from stforecast.metrics import METRICS
 
@@ -270,7 +276,8 @@ def _comparisons(rows: Sequence[Row], reference: str | None) -> list[tables.Part
     if reference not in (SEASONAL, *(row.name for row in main)):
         reference = None  # Its runs have failed.
     board = leaderboard(main, reference=reference, task=Path(main[0].first.about["data"]).stem)
-    ranking = rank_groups([row for row in main if row.name not in board.errors.incomplete])
+    complete = [row for row in main if row.name not in board.errors.incomplete]
+    ranking = rank_clients(client_errors(complete, "mse"), "mse")
     parts: list[tables.Part] = [comparison_rows(board, ranking)]
     parts += [*claims(board), *worth_table(main, board)]
     parts += [str(ranking)] if ranking else []

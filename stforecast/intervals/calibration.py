@@ -21,7 +21,6 @@ from stforecast.intervals.radii import (
     fitted,
     largest_known,
     scale_shapes,
-    scores,
     side_scores,
     tracked_radii,
 )
@@ -212,14 +211,14 @@ def _calibrate(
         )
     radii, after = {}, {}
     for coverage, bounds in known.bands.bounds.items():
+        past = side_scores(bounds, known.y, known.mask)
         if scale is None:
-            of_both = conformal_radius(scores(bounds, known.y, known.mask), coverage)
+            of_both = conformal_radius(np.maximum(*past), coverage)
             radius = np.stack([of_both[:, None]] * 2, -1)
             most = np.full(radius.shape, np.inf)
         else:
             # Half the width of the whole interval is tracked: it is positive.
             inner = ((bounds[1] - bounds[0]) / (2 * of_known)).mean(axis=1, keepdims=True)
-            past = side_scores(bounds, known.y, known.mask)
             new = side_scores(coming.bands.bounds[coverage], coming.y, coming.mask)
             sides = [
                 _tracked_side(*side, (of_known, sizes), inner, (1 + coverage) / 2)

@@ -39,18 +39,13 @@ SMALLEST = 1e-6
 """Least radius to begin with: one of 0 could never grow."""
 
 
-def scores(bounds: tuple[np.ndarray, np.ndarray], y: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Compute conformity scores: the distance of each target outside its interval.
-
-    They are negative inside the interval and NaN where no target was observed.
-    """
-    return np.maximum(*side_scores(bounds, y, mask))
-
-
 def side_scores(
     bounds: tuple[np.ndarray, np.ndarray], y: np.ndarray, mask: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the scores of each side: how far targets lie below and above, as in `scores`."""
+    """Compute conformity scores of each side: how far targets lie below and above the interval.
+
+    They are negative inside the interval and NaN where no target was observed.
+    """
     lower, upper = bounds
     return np.where(mask, lower - y, np.nan), np.where(mask, y - upper, np.nan)
 
