@@ -136,6 +136,12 @@ def local_times(forecasts: xr.Dataset) -> tuple[pd.DatetimeIndex, pd.Timedelta]:
     return times, step
 
 
+def locations(forecasts: xr.Dataset) -> np.ndarray | None:
+    """Return the cells' longitude and latitude `(cells, 2)`; None if unknown."""
+    places = [forecasts[name].to_numpy() for name in ("lon", "lat") if name in forecasts]
+    return np.stack(places, axis=1) if places else None
+
+
 def target_hours(times: pd.DatetimeIndex, step: pd.Timedelta, horizon: int) -> np.ndarray:
     """Return the hour of each target `(windows, horizon)` from those of `local_times`."""
     return np.stack([(times + step * ahead).hour for ahead in range(horizon)], axis=1)

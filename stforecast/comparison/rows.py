@@ -185,9 +185,8 @@ def read_errors(rows: Sequence[Row], metric: str) -> TaskErrors:
     whole = [first[fold] for fold in folds]
     if all(errors.SEASONAL in part.sums for part in whole):
         sums[errors.SEASONAL] = _joined([whole], errors.SEASONAL)
-    places = [whole[0].targets[name] for name in ("lon", "lat") if name in whole[0].targets]
-    locations = np.stack(places, axis=1) if places else None
-    return TaskErrors(sums, _days(whole).unique(), locations, tuple(incomplete))
+    places = errors.locations(whole[0].targets)
+    return TaskErrors(sums, _days(whole).unique(), places, tuple(incomplete))
 
 
 def _refuse_twins(row: Row) -> None:
