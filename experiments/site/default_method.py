@@ -47,7 +47,7 @@ def standing(benchmarks: Benchmarks) -> str:
     records = _records(benchmarks)
     rows = [
         {
-            "method": marked(method, record.pools),
+            "method": marked(method, pools=record.pools),
             f"MSE above `{reference}`'s, mean [95 %]": f"{record.above} %",
             "lower": f"{record.lower}",
             "not significant": f"{record.level}",
@@ -310,7 +310,7 @@ def skill_table(benchmarks: Benchmarks, page: str) -> str:
     pooled = {m for c in columns_of(benchmarks) for m, row in c.rows.items() if "pools" in row}
     rows = []
     for name, (about, skill) in zip(benchmarks, _skills(benchmarks).iterrows(), strict=True):
-        cells = {marked(str(m), m in pooled): f"{value:.0f}" for m, value in skill.items()}
+        cells = {marked(str(m), pools=m in pooled): f"{value:.0f}" for m, value in skill.items()}
         best = max(cells.values(), key=int)
         row = {head: f"**{cell}**" if cell == best else cell for head, cell in cells.items()}
         rows.append({"data": f"[{about}]({page}#{name})", **row})

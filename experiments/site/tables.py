@@ -175,7 +175,7 @@ def _pivot(columns: Sequence[Column], name: str, shown: Sequence[str] = ()) -> s
     kept |= set([m for m in methods if m not in kept][:room])
     pools = {m for c in columns for m, row in c.rows.items() if "pools" in row}
     rows = [
-        {"method": marked(m, m in pools)}
+        {"method": marked(m, pools=m in pools)}
         | {c.about: _difference(c.rows[m], name) if m in c.rows else "" for c in columns}
         for m in methods
         if m in kept

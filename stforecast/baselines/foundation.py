@@ -89,7 +89,26 @@ class Foundation(Peer):
                 f"{self.name}: {self.config.weights} holds other weights than those that it was "
                 "saved with; restore them, or fit it again"
             )
-        self.model = self._load()
+        # Loaders give a model of another architecture random weights, so it is checked first. Only
+        # safetensors are read, and nothing is fetched.
+        folder = Path(self.config.weights).absolute()
+        with mock.patch.dict(os.environ, HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1"):
+            try:
+                found = json.loads((folder / FILES[0]).read_text()).get("architectures")
+                if not self.architectures & {*(found or ())}:
+                    raise ValueError(f"its architecture is {found}")
+                self.model = self._open(
+                    str(folder),
+                    local_files_only=True,
+                    use_safetensors=True,
+                    trust_remote_code=False,
+                    dtype=torch.float32,
+                )
+            except Exception as e:
+                raise InputError(
+                    f"{self.name}: {self.config.weights} cannot be read as {self.kinds} ({e}); "
+                    "give the folder of one"
+                ) from e
 
     def _checksum(self) -> np.ndarray:
         """Return the SHA-256 of the files of weights, `(32,)` bytes."""
@@ -109,30 +128,6 @@ class Foundation(Peer):
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
         return np.frombuffer(digest.digest(), np.uint8)
-
-    def _load(self) -> Any:
-        """Load the model without the network; only safetensors are read.
-
-        Loaders give a model of another architecture random weights, so it is checked first.
-        """
-        folder = Path(self.config.weights).absolute()
-        with mock.patch.dict(os.environ, HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1"):
-            try:
-                found = json.loads((folder / FILES[0]).read_text()).get("architectures")
-                if not self.architectures & {*(found or ())}:
-                    raise ValueError(f"its architecture is {found}")
-                return self._open(
-                    str(folder),
-                    local_files_only=True,
-                    use_safetensors=True,
-                    trust_remote_code=False,
-                    dtype=torch.float32,
-                )
-            except Exception as e:
-                raise InputError(
-                    f"{self.name}: {self.config.weights} cannot be read as {self.kinds} ({e}); "
-                    "give the folder of one"
-                ) from e
 
     def _forecast(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         size = self._steps()

@@ -22,7 +22,6 @@ from stforecast.baselines.base import Arrays, Baseline, Peer, PeerOptions
 from stforecast.data.clock import Calendar
 from stforecast.data.covariates import neighbour_inputs, strongest_neighbours
 from stforecast.data.dates import DAY, WEEK
-from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import input_windows, training_targets
 from stforecast.federated.core.options import CheckedOptions, Grid
 
@@ -161,23 +160,20 @@ class Boosting(PooledTrees):
         )
 
     def _restore(self, arrays: Arrays) -> None:
-        super()._restore(arrays)
-        x, y, mask = (arrays[key] for key in ("x", "y", "mask"))
-        with threads_for(len(x)):
-            self.models = [
-                self._model(x.shape[1]).fit(x[seen], target[seen])
-                for target, seen in zip(y.T, mask.T, strict=True)
-            ]
-
-    def _model(self, n_inputs: int) -> Any:
-        """Return a new regressor of the library."""
         from sklearn.ensemble import HistGradientBoostingRegressor
 
-        return HistGradientBoostingRegressor(
+        super()._restore(arrays)
+        x, y, mask = (arrays[key] for key in ("x", "y", "mask"))
+        options = {
             **self._shape(),
-            categorical_features=[n_inputs - 1] if self.config.cell_id else None,
-            random_state=0,  # Of the tenth held out for early stopping.
-        )
+            "categorical_features": [x.shape[1] - 1] if self.config.cell_id else None,
+            "random_state": 0,  # Of the tenth held out for early stopping.
+        }
+        with threads_for(len(x)):
+            self.models = [
+                HistGradientBoostingRegressor(**options).fit(x[seen], target[seen])
+                for target, seen in zip(y.T, mask.T, strict=True)
+            ]
 
 
 @dataclass(frozen=True)
@@ -250,11 +246,7 @@ class LightGBM(Peer, PooledTrees):
         self.models = [lightgbm.Booster(model_str=text) for text in texts]
 
     def _inputs(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
-        return flat(with_cells(input_windows(series, starts, self._own_spec(calendar), calendar)))
-
-    def _own_spec(self, calendar: Calendar) -> WindowSpec:
-        """Return the shape of the windows that it reads."""
-        return dataclasses.replace(
+        spec = dataclasses.replace(
             self.spec,
             closeness=1,
             periods=0,
@@ -262,6 +254,7 @@ class LightGBM(Peer, PooledTrees):
             extra_lags=self.config.lags or rich_lags(self.spec.horizon, calendar),
             calendar="weekdays",
         ).at(calendar.step)
+        return flat(with_cells(input_windows(series, starts, spec, calendar)))
 
 
 def rich_lags(horizon: int, calendar: Calendar) -> str:

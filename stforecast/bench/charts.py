@@ -8,9 +8,8 @@ from __future__ import annotations
 import dataclasses
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeGuard
+from typing import TypeGuard
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -26,7 +25,7 @@ from stforecast.bench.drawing import (
     add_legend,
     panels,
 )
-from stforecast.bench.run_groups import R
+from stforecast.bench.run_groups import R, grouped
 from stforecast.bench.statistics.estimate import LEVEL, Ranking
 from stforecast.bench.tables import mean_and_spread, plus_minus
 
@@ -220,38 +219,23 @@ def draw_sweep(
             for run in runs
         ]
     )
-    lines = [_line(curve, values, score) for curve in curves]
-    if not any(len(line.points) > 1 for line in lines):
+    lines = [(curve, _points(curve, values, score)) for curve in curves]
+    if not any(len(points) > 1 for _, points in lines):
         raise InputError(
             f"no two of these runs differ in {setting} alone; give runs of a method with several "
             "values of it, all else equal"
         )
     fig, (ax,) = panels(width, 2.3)
-    for line in lines:
-        _draw(ax, line, setting)
-    swept = sorted({value for line in lines for value in line.points})
+    for curve, points in lines:
+        _draw(ax, curve, points, setting)
+    swept = sorted({value for _, points in lines for value in points if value is not None})
     _scale(ax, swept)
-    defaults = [default(line.curve.group.runs[0], setting) for line in lines if line.points]
+    defaults = [default(c.group.runs[0], setting) for c, points in lines if None not in points]
     note = _mark_defaults(ax, [d for d in defaults if _is_number(d)], swept)
     ax.set_xlabel(setting)
-    several = any(len(scores) > 1 for line in lines for scores in line.all_scores)
-    ax.set_ylabel(y_name(several))
+    ax.set_ylabel(y_name(any(len(of) > 1 for _, points in lines for of in points.values())))
     add_legend(fig, note)
     return fig
-
-
-@dataclass(frozen=True, eq=False)
-class SweepLine(Generic[R]):
-    """Scores `(runs,)` of one method by value of the setting, or its level without the setting."""
-
-    curve: Curve[R]
-    points: Mapping[float, np.ndarray]
-    level: np.ndarray | None = None
-
-    @property
-    def all_scores(self) -> list[np.ndarray]:
-        """Return the scores at each point, or of the level."""
-        return [*self.points.values()] if self.level is None else [self.level]
 
 
 def _is_number(value: object) -> TypeGuard[float]:
@@ -295,37 +279,35 @@ def _values(runs: Sequence[R], setting: str) -> dict[Path, float | None]:
     return settings
 
 
-def _line(
+def _points(
     curve: Curve[R],
     values: Mapping[Path, float | None],
     score: Callable[[Sequence[R]], np.ndarray],
-) -> SweepLine[R]:
-    groups: dict[float, list[R]] = {}
-    without: list[R] = []
-    for run in curve.group.runs:
-        value = values[run.folder]
-        (without if value is None else groups.setdefault(value, [])).append(run)
-    if not groups:
-        return SweepLine(curve, {}, score(without))
-    if without:
+) -> dict[float | None, np.ndarray]:
+    """Return the scores `(runs,)` of a method by value of the setting, None without the setting."""
+    groups = grouped(curve.group.runs, lambda run: values[run.folder])
+    if (without := groups.get(None)) and len(groups) > 1:
         raise InputError(
             f"{without[0].folder}: lacks the setting that other runs of {curve.group.name} have; "
             "run it again, or leave it out"
         )
-    return SweepLine(curve, {v: score(groups[v]) for v in sorted(groups)})
+    order = sorted(groups, key=lambda value: value or 0.0)
+    return {value: score(groups[value]) for value in order}
 
 
-def _draw(ax: Axes, line: SweepLine[R], setting: str) -> None:
-    mean, spread = np.array([mean_and_spread(scores) for scores in line.all_scores]).T
-    low, high, style, band = mean - spread, mean + spread, line.curve.line, line.curve.band
-    name = line.curve.group.name
+def _draw(
+    ax: Axes, curve: Curve[R], points: Mapping[float | None, np.ndarray], setting: str
+) -> None:
+    mean, spread = np.array([mean_and_spread(scores) for scores in points.values()]).T
+    low, high, style, band = mean - spread, mean + spread, curve.line, curve.band
+    name = curve.group.name
     label = name if np.isfinite(mean).all() else f"{name}, not finite everywhere"
-    if line.level is not None:
+    if None in points:
         ax.axhline(mean[0], label=f"{label}, has no {setting}", **style)
         ax.axhspan(low[0], high[0], **band)
         return
-    x = np.array(list(line.points))
-    ax.plot(x, mean, label=label, marker=line.curve.marker, markersize=3.5, **style)
+    x = np.array(list(points))
+    ax.plot(x, mean, label=label, marker=curve.marker, markersize=3.5, **style)
     ax.fill_between(x, low, high, **band)
 
 

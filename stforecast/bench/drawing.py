@@ -33,7 +33,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, num2date
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
-from matplotlib.ticker import EngFormatter, LogFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import LogFormatter, MaxNLocator, NullFormatter
 
 from data_prep.base.errors import InputError
 from data_prep.base.files import atomic_path
@@ -220,17 +220,6 @@ def date_axis(ax: Axes, label: str, zone: str | tzinfo = "UTC", most_ticks: int 
     last -= 1e-6 * (last - first)  # A day ends with the midnight after it.
     years = dict.fromkeys(str(num2date(x, tz).year) for x in (first, last))
     ax.set_xlabel(f"{label}, {'–'.join(years)}")
-
-
-def byte_axis(ax: Axes, label: str) -> None:
-    """Format a logarithmic x axis in kB, MB, GB; what is drawn on it determines its ticks."""
-    ax.set_xscale("log")
-    ratio = float(ax.dataLim.xmax) / float(ax.dataLim.minposx)
-    digits = [1] if ratio > 100 else [1, 2, 5] if ratio > 4 else [1, 2, 3, 4, 6, 8]
-    ax.xaxis.set_major_locator(LogLocator(subs=digits))
-    ax.xaxis.set_major_formatter(EngFormatter("B"))
-    ax.xaxis.set_minor_formatter(NullFormatter())
-    ax.set_xlabel(label)
 
 
 def legend_point(label: str, color: str, marker: str, **style: Any) -> Line2D:

@@ -194,18 +194,14 @@ def run_grid(
         gallery = draw_figures(grid.figures, runs, out / "figures", grid.kind.plots)
         note = grid.note.split("\n\n") if grid.note else []
         parts = [*note, *grid.kind.results_parts(grid, runs, failures)]
-        _write_tables(grid, runs, out)
+        gathered: dict[str, list[pd.DataFrame]] = {}
+        for run in runs:
+            known: dict[str, Any] = {"label": run.label, **run.facts(), "seed": run.seed}
+            for name, table in grid.kind.tables(run).items():
+                absent = {fact: value for fact, value in known.items() if fact not in table}
+                gathered.setdefault(name, []).append(table.assign(**absent))
+        for name, tables in gathered.items():
+            write_csv(pd.concat(tables), out / f"{name}.csv")
         about = {"title": grid.title, "command": grid.repeat(out), "facts": facts_to_repeat(runs)}
         write_page(out, about, parts, gallery)
     return Outcome(runs, failures, in_markdown(parts), gallery)
-
-
-def _write_tables(grid: Grid[R], runs: Sequence[R], out: Path) -> None:
-    parts: dict[str, list[pd.DataFrame]] = {}
-    for run in runs:
-        facts: dict[str, Any] = {"label": run.label, **run.facts(), "seed": run.seed}
-        for name, table in grid.kind.tables(run).items():
-            absent = {fact: value for fact, value in facts.items() if fact not in table}
-            parts.setdefault(name, []).append(table.assign(**absent))
-    for name, tables in parts.items():
-        write_csv(pd.concat(tables), out / f"{name}.csv")

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import platform
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -193,7 +194,7 @@ POOLED_MARK = "†"
 """Mark of rows that pooled the data of all clients."""
 
 
-def marked(name: str, pools: bool) -> str:
+def marked(name: str, *, pools: bool) -> str:
     """Return the name of a row, with a mark if it pooled the data of all clients."""
     return Cell(f"{name} {POOLED_MARK}", {"{}": name, "pools": "yes"}) if pools else name
 
@@ -218,11 +219,9 @@ def in_markdown(parts: Iterable[Part]) -> str:
 
 def in_latex(parts: Iterable[Part]) -> str:
     """Return tables for LaTeX, and paragraphs as comments."""
-
-    def commented(text: str) -> str:
-        return "\n".join(f"% {line}" for line in text.splitlines())
-
-    return "\n\n".join(commented(p) if isinstance(p, str) else latex(p) for p in parts)
+    return "\n\n".join(
+        textwrap.indent(p, "% ", bool) if isinstance(p, str) else latex(p) for p in parts
+    )
 
 
 def markdown(rows: Sequence[Row]) -> str:
@@ -231,12 +230,8 @@ def markdown(rows: Sequence[Row]) -> str:
     >>> print(markdown([{"method": "a|b"}]).splitlines()[-1])
     | a\|b     |
     """
-    rows = [{_cell(name): _cell(text) for name, text in row.items()} for row in rows]
+    rows = [{n.replace("|", r"\|"): t.replace("|", r"\|") for n, t in row.items()} for row in rows]
     return tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True, missingval="-")
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", r"\|")
 
 
 def for_terminal(rows: Sequence[Row]) -> str:

@@ -107,9 +107,26 @@ def interval_table(rows: Sequence[Row]) -> list[Part]:
     body = []
     for row in rows:
         seeds = by_seed(row.group.runs)
-        tables = [_interval_errors(runs, row.selection) for runs in seeds]
-        if all(len(t) for t in tables):
-            body.append({"method": row.marked_name, **_interval_cells(row, seeds, tables)})
+        tables = []  # Of each seed, means over the folds of a backtest.
+        for runs in seeds:
+            whole = select(pd.concat([run.metrics() for run in runs]), split="test", horizon=ALL)
+            own = select(whole, selection=row.selection, metric=("coverage", *HEADINGS))
+            tables.append(own.groupby(["client", "metric"])["value"].mean().unstack("metric"))
+        if not all(len(t) for t in tables):
+            continue
+        clients = pd.concat([t.drop(index="all")["coverage"] for t in tables])
+        quantiles = zip(("lowest", "median", "highest"), clients.quantile([0, 0.5, 1]), strict=True)
+        of_clients = {f"{name} client": float(value) for name, value in quantiles}
+        shown = " – ".join(f"{value:.3f}" for value in of_clients.values())
+        cells = {
+            "method": row.marked_name,
+            "for": number(nominal_coverage(row.first), ".0%"),
+            "coverage": spread([float(t["coverage"]["all"]) for t in tables]),
+            "lowest – median – highest client": Cell(shown, of_clients),
+            **_worst(row, seeds),
+        }
+        means = {h: spread([float(t[m]["all"]) for t in tables]) for m, h in HEADINGS.items()}
+        body.append(cells | means)
     caption = "Intervals on the test part, all steps ahead, in data units."
     return [caption, body] if body else []
 
@@ -141,33 +158,6 @@ def refit_notes(rows: Sequence[Row]) -> list[str]:
             f"{up:,.1f} MB up and {down:,.1f} MB down"
         )
     return notes
-
-
-def _interval_errors(runs: Sequence[ForecastRun], selection: str) -> pd.DataFrame:
-    """Return interval metrics of a seed by client and pooled, over all steps, a column for each.
-
-    They are means over the folds of a backtest.
-    """
-    metrics = ("coverage", *HEADINGS)
-    table = pd.concat([run.metrics() for run in runs])
-    table = select(table, split="test", selection=selection, horizon=ALL, metric=metrics)
-    return table.groupby(["client", "metric"])["value"].mean().unstack("metric")
-
-
-def _interval_cells(
-    row: Row, seeds: Sequence[Sequence[ForecastRun]], tables: Sequence[pd.DataFrame]
-) -> dict[str, str]:
-    clients = pd.concat([t.drop(index="all")["coverage"] for t in tables])
-    quantiles = zip(("lowest", "median", "highest"), clients.quantile([0, 0.5, 1]), strict=True)
-    of_clients = {f"{name} client": float(value) for name, value in quantiles}
-    shown = " – ".join(f"{value:.3f}" for value in of_clients.values())
-    cells = {
-        "for": number(nominal_coverage(row.first), ".0%"),
-        "coverage": spread([float(t["coverage"]["all"]) for t in tables]),
-        "lowest – median – highest client": Cell(shown, of_clients),
-        **_worst(row, seeds),
-    }
-    return cells | {h: spread([float(t[m]["all"]) for t in tables]) for m, h in HEADINGS.items()}
 
 
 def _worst(row: Row, seeds: Sequence[Sequence[ForecastRun]]) -> dict[str, str]:

@@ -133,32 +133,36 @@ def leaderboard(
         reference = min(ours.pooled, key=lambda name: everyone.error(name).value)
     elif reference not in everyone.pooled:
         raise choose("reference", reference, everyone.pooled)
-    chosen = reference
-    others = [row for row in known if row.name != chosen]
-    tests = {row.name: permutation_test(sums[row.name], sums[chosen]) for row in others}
-    p_values: dict[str, float] = {}
-    smallest: dict[str, float] = {}
-    # Ablations are a question of their own, whose tests do not weaken those of the methods.
-    for some in grouped(others, lambda row: row.table).values():
-        names = [row.name for row in some]
-        corrected = holm([tests[name].p_value for name in names])
-        p_values |= zip(names, corrected.tolist(), strict=True)
-        # Holm multiplies the smallest of the p-values by their number.
-        n_tests = np.isfinite(corrected).sum()
-        smallest |= {name: min(1.0, float(n_tests * tests[name].smallest)) for name in names}
+    p_values = _p_values(known, sums, reference)
     lines = tuple(
         Line(
             row,
             everyone.error(row.name),
-            everyone.relative_difference(row.name, chosen),
-            p_values.get(row.name, math.nan),
-            smallest.get(row.name, math.nan),
+            everyone.relative_difference(row.name, reference),
+            *p_values[row.name],
             skill([everyone], row.name, SEASONAL) if SEASONAL in sums else None,
             win_rate([ours], row.name),
         )
         for row in known
     )
-    return Leaderboard(metric, lines, chosen, errors, everyone, task)
+    return Leaderboard(metric, lines, reference, errors, everyone, task)
+
+
+def _p_values(
+    rows: Sequence[Row], sums: Mapping[str, ErrorSums], reference: str
+) -> dict[str, tuple[float, float]]:
+    """Return the corrected p-value of each row, and the smallest possible one."""
+    found = {reference: (math.nan, math.nan)}
+    others = [row for row in rows if row.name != reference]
+    # Ablations are a question of their own, whose tests do not weaken those of the methods.
+    for some in grouped(others, lambda row: row.table).values():
+        tests = [permutation_test(sums[row.name], sums[reference]) for row in some]
+        corrected = holm([test.p_value for test in tests])
+        # Holm multiplies the smallest of the p-values by their number.
+        n_tests = np.isfinite(corrected).sum()
+        for row, test, p_value in zip(some, tests, corrected.tolist(), strict=True):
+            found[row.name] = p_value, min(1.0, float(n_tests * test.smallest))
+    return found
 
 
 def resample(

@@ -120,11 +120,10 @@ def _facts(run: ForecastRun) -> dict[str, str]:
     }
 
 
-def error_rows(run: ForecastRun, metric: str, selection: str | None = None) -> pd.DataFrame:
-    """Return the rows of `metrics.csv` on the test part, by default of the run's own selection."""
+def error_rows(run: ForecastRun, metric: str) -> pd.DataFrame:
+    """Return the rows of `metrics.csv` on the test part, of the run's own selection."""
     table = select(run.metrics(), split="test")
-    selection = selection or run.selection()
-    for column, wanted in {"selection": selection, "metric": metric}.items():
+    for column, wanted in {"selection": run.selection(), "metric": metric}.items():
         found = select(table, **{column: wanted})
         if found.empty:
             raise InputError(f"{run.folder}: {choose(column, wanted, table[column].unique())}")
@@ -132,11 +131,9 @@ def error_rows(run: ForecastRun, metric: str, selection: str | None = None) -> p
     return table
 
 
-def pooled_errors(
-    runs: Sequence[ForecastRun], metric: str, selection: str | None = None
-) -> np.ndarray:
-    """Return test errors `(runs,)` over all clients and steps; arguments as in `error_rows`."""
-    tables = [pooled(error_rows(run, metric, selection)) for run in runs]
+def pooled_errors(runs: Sequence[ForecastRun], metric: str) -> np.ndarray:
+    """Return test errors `(runs,)` over all clients and steps."""
+    tables = [pooled(error_rows(run, metric)) for run in runs]
     return np.array([float(table["value"].iloc[0]) for table in tables])
 
 
@@ -173,15 +170,12 @@ def error_name(name: str, runs: Sequence[ForecastRun]) -> str:
     return f"{title} of {quantity(runs, squared=getattr(metric, 'squared', False))}"
 
 
-def axis_name(
-    metric: str, runs: Sequence[ForecastRun], selection: str | None, *, seeds: bool
-) -> str:
+def axis_name(metric: str, runs: Sequence[ForecastRun], *, seeds: bool) -> str:
     """Return the label of an axis of pooled test errors; with `seeds`, a group has several."""
-    chosen = f", {selection}" if selection else ""
     folds, several = any(run.fold for run in runs), len({run.seed for run in runs}) > 1
     units = "folds and seeds" if folds and several else "folds" if folds else "seeds"
     spread = f"\n(mean ± std over {units})" if seeds else ""
-    return f"test {error_name(metric, runs)}{chosen}{spread}"
+    return f"test {error_name(metric, runs)}{spread}"
 
 
 def seasonal_errors(runs: Sequence[ForecastRun], metric: str) -> ModelErrors | None:

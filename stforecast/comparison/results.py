@@ -30,7 +30,13 @@ from stforecast.comparison.further_tables import (
 from stforecast.comparison.leaderboard import Leaderboard, claims, leaderboard
 from stforecast.comparison.names import error_title
 from stforecast.comparison.rows import FURTHER, Row, by_seed, folds_of, in_one_client, is_pooled
-from stforecast.comparison.table import basis, comparison_rows, legend, rank_groups
+from stforecast.comparison.table import (
+    basis,
+    client_errors,
+    comparison_rows,
+    legend,
+    rank_clients,
+)
 from stforecast.forecasting.results import ForecastRun, data_of, units_of
 from stforecast.metrics import METRICS
 
@@ -41,13 +47,15 @@ ALONE = "solo"
 class Division(NamedTuple):
     """Rows of one division of the cells into clients, with its sizes and the roads between clients.
 
-    `federated` has the name of the row of each federated method.
+    `federated` has the name of the row of each federated method, `closed` the share of the gap
+    between training alone and pooled data that it closes, in per cent; None without a gap.
     """
 
     sizes: list[int]
     roads: dict[str, float]
     alone: str
     federated: dict[str, str]
+    closed: dict[str, Estimate | None]
 
 
 def worth_table(rows: Sequence[Row], board: Leaderboard) -> list[tables.Part]:
@@ -56,14 +64,17 @@ def worth_table(rows: Sequence[Row], board: Leaderboard) -> list[tables.Part]:
     A sentence for each federated method follows the table. It is empty unless rows of several
     divisions into clients are there, one of them pooled.
     """
-    pooled = next((row.name for row in rows if in_one_client(row.first)), None)
-    divisions = _divisions([row for row in rows if row.name in board.replicates.pooled])
-    if pooled is None or len(divisions) < 2:
+    known = [row for row in rows if row.name in board.replicates.pooled]
+    pooled = next((row.name for row in known if in_one_client(row.first)), None)
+    if pooled is None:
+        return []
+    divisions = _divisions(known, pooled, board.replicates)
+    if len(divisions) < 2:
         return []
     title = error_title(board.metric)
     table = [_cells(division, pooled, board.replicates) for division in divisions]
     methods = list(dict.fromkeys(m for d in divisions for m in d.federated))
-    said = [_sentence(m, divisions, pooled, board, title) for m in methods]
+    said = [_sentence(m, divisions, board.task, title) for m in methods]
     about = (
         f"The gain from federation: its {title} compared with local training and with training on "
         "pooled data. gap closed: 100 % if the error equals training on pooled data, 0 % if it "
@@ -72,7 +83,7 @@ def worth_table(rows: Sequence[Row], board: Leaderboard) -> list[tables.Part]:
     return [about, table, *said]
 
 
-def _divisions(rows: Sequence[Row]) -> list[Division]:
+def _divisions(rows: Sequence[Row], pooled: str, errors: Replicates) -> list[Division]:
     """Return the divisions into clients that have a row of local training, from few to many."""
     from stforecast.methods import METHODS  # imports torch
 
@@ -82,9 +93,15 @@ def _divisions(rows: Sequence[Row]) -> list[Division]:
         names = {row.first.method: row.name for row in some}
         about = some[0].first.about
         if ALONE in names and len(names) > 1:
-            alone = names.pop(ALONE)
+            alone, of = names.pop(ALONE), errors.pooled
+            closed: dict[str, Estimate | None] = dict.fromkeys(names)
+            if errors.difference(alone, pooled).low > 0:
+                for method, name in names.items():
+                    share = 100 * (of[alone] - of[name]) / (of[alone] - of[pooled])
+                    varied = errors.vary(share, alone, name, pooled)
+                    closed[method] = varied.estimate(errors.level)
             sizes = list(about.get("cells_of_clients", {}).values()) or [1] * about["clients"]
-            divisions.append(Division(sizes, about.get("roads", {}), alone, names))
+            divisions.append(Division(sizes, about.get("roads", {}), alone, names, closed))
     return sorted(divisions, key=lambda division: len(division.sizes))
 
 
@@ -100,7 +117,7 @@ def _cells(division: Division, pooled: str, errors: Replicates) -> dict[str, str
     above = errors.relative_difference(division.alone, pooled)
     cells["alone, against pooled, %"] = above.cell()
     for method, name in division.federated.items():
-        share = _closed(division, name, pooled, errors)
+        share = division.closed[method]
         cells |= {
             f"{method}, against alone, %": errors.relative_difference(name, division.alone).cell(),
             f"{method}, against pooled, %": errors.relative_difference(name, pooled).cell(),
@@ -109,30 +126,12 @@ def _cells(division: Division, pooled: str, errors: Replicates) -> dict[str, str
     return cells
 
 
-def _closed(division: Division, name: str, pooled: str, errors: Replicates) -> Estimate | None:
-    """Return the share of the gap that a method closes, in per cent; None without a gap."""
-    gap = errors.difference(division.alone, pooled)
-    if not gap.low > 0:
-        return None
-    of = errors.pooled
-    closed = 100 * (of[division.alone] - of[name]) / (of[division.alone] - of[pooled])
-    return errors.vary(closed, division.alone, name, pooled).estimate(errors.level)
-
-
-def _sentence(
-    method: str, divisions: Sequence[Division], pooled: str, board: Leaderboard, title: str
-) -> str:
+def _sentence(method: str, divisions: Sequence[Division], task: str, title: str) -> str:
     """Say in one sentence what a method closes, by number of clients."""
-    closed, none = [], []
-    for division in divisions:
-        if name := division.federated.get(method):
-            share = _closed(division, name, pooled, board.replicates)
-            number = str(len(division.sizes))
-            if share is None:
-                none.append(number)
-            else:
-                closed.append(f"{share.told('%')} with {number} clients")
-    text = f"On {board.task}, **{method}** "
+    shares = [(str(len(d.sizes)), d.closed[method]) for d in divisions if method in d.closed]
+    closed = [f"{share.told('%')} with {n} clients" for n, share in shares if share]
+    none = [n for n, share in shares if share is None]
+    text = f"On {task}, **{method}** "
     if closed:
         text += (
             f"closes the gap in {title} between local training and training on pooled data by "
@@ -246,15 +245,23 @@ def _errors_table(
     service = runs[0].about["service"]
     printed = published.columns(service, labels) if published else {}
     further = further_columns(runs)
-    return [
-        {
+    body = []
+    for i, row in enumerate(rows):
+        first = row.first
+        sends = len(first.rounds()) and not is_pooled(first)
+        shown = {"mae": "MAE", "raw_mae": f"MAE, {units_of(first)}", "mase": "MASE", **further}
+        cells = {
             "method": row.marked_name,
             "runs": tables.number(len(row.group.runs), "d"),
-            **_measured(row, further),
-            **{heading: numbers[i] for heading, numbers in printed.items()},
+            "MSE": _score(row, "mse"),
+            "round": first.kept_round if len(first.rounds()) else "-",
+            **{heading: _score(row, metric) for metric, heading in shown.items()},
+            "floats a round, up / down": tables.floats_up_and_down(first) if sends else "-",
+            "train s": tables.number(row.mean_of("train_seconds"), ".1f"),
+            "predict s": tables.number(row.mean_of("predict_seconds"), ".2f"),
         }
-        for i, row in enumerate(rows)
-    ]
+        body.append(cells | {heading: numbers[i] for heading, numbers in printed.items()})
+    return body
 
 
 def _comparisons(rows: Sequence[Row], reference: str | None) -> list[tables.Part]:
@@ -269,7 +276,8 @@ def _comparisons(rows: Sequence[Row], reference: str | None) -> list[tables.Part
     if reference not in (SEASONAL, *(row.name for row in main)):
         reference = None  # Its runs have failed.
     board = leaderboard(main, reference=reference, task=Path(main[0].first.about["data"]).stem)
-    ranking = rank_groups([row for row in main if row.name not in board.errors.incomplete])
+    complete = [row for row in main if row.name not in board.errors.incomplete]
+    ranking = rank_clients(client_errors(complete, "mse"), "mse")
     parts: list[tables.Part] = [comparison_rows(board, ranking)]
     parts += [*claims(board), *worth_table(main, board)]
     parts += [str(ranking)] if ranking else []
@@ -289,20 +297,6 @@ def further_columns(runs: Sequence[ForecastRun]) -> dict[str, str]:
     known = set().union(*(run.metrics()["metric"] for run in runs))
     names = {m.raw_name if m.relative else m.name: m.heading for m in headed}
     return {name: heading for name, heading in names.items() if name in known}
-
-
-def _measured(row: Row, further: Mapping[str, str]) -> dict[str, str]:
-    first = row.first
-    sends = len(first.rounds()) and not is_pooled(first)
-    shown = {"mae": "MAE", "raw_mae": f"MAE, {units_of(first)}", "mase": "MASE", **further}
-    return {
-        "MSE": _score(row, "mse"),
-        "round": first.kept_round if len(first.rounds()) else "-",
-        **{heading: _score(row, metric) for metric, heading in shown.items()},
-        "floats a round, up / down": tables.floats_up_and_down(first) if sends else "-",
-        "train s": tables.number(row.mean_of("train_seconds"), ".1f"),
-        "predict s": tables.number(row.mean_of("predict_seconds"), ".2f"),
-    }
 
 
 def _score(row: Row, metric: str) -> str:

@@ -102,7 +102,7 @@ class Row:
     @property
     def marked_name(self) -> str:
         """Name, with a mark if its method pooled the records of all cells."""
-        return marked(self.name, is_pooled(self.first))
+        return marked(self.name, pools=is_pooled(self.first))
 
     @property
     def table(self) -> str:

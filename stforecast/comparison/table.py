@@ -135,15 +135,6 @@ FEWEST_CLIENTS = 2
 """Minimum number of clients for Friedman's test."""
 
 
-def rank_groups(rows: Sequence[Row]) -> Ranking | None:
-    """Rank the models of groups by their clients' test errors, mean over seeds.
-
-    Clients count for which any row has an error; diverged rows are last. None if there are too few
-    clients or rows.
-    """
-    return rank_clients(client_errors(rows, "mse"), "mse")
-
-
 def client_errors(rows: Sequence[Row], metric: str) -> pd.DataFrame:
     """Return the clients' test errors, mean over seeds: a column for each row."""
     means = []
@@ -156,7 +147,11 @@ def client_errors(rows: Sequence[Row], metric: str) -> pd.DataFrame:
 
 
 def rank_clients(errors: pd.DataFrame, metric: str) -> Ranking | None:
-    """Rank the columns of a table from `client_errors`, or of several that are stacked."""
+    """Rank the columns of a table from `client_errors`, or of several that are stacked.
+
+    Clients count for which any row has an error; diverged rows are last. None if there are too few
+    clients or rows.
+    """
     known = errors.dropna(how="all").fillna(np.inf).to_numpy()
     if known.shape[1] < FEWEST_METHODS or len(known) < FEWEST_CLIENTS:
         return None
@@ -194,7 +189,7 @@ def _of_seed(runs: Sequence[ForecastRun], metric: str, model: str | None) -> pd.
         if model and SEASONAL not in variables(forecasts):
             raise InputError(
                 f"{runs[0].folder}: no forecasts of {SEASONAL}, which needs a day of data before "
-                "the test part; compare with a label or draw errors instead"
+                "the test part; draw bars or cdf instead"
             )
         cells, steps = forecasts.indexes["cell"], forecasts.indexes["horizon"]
     found = joined_errors(runs, metric, model)

@@ -360,7 +360,7 @@ class Forecaster:
         Raises:
             InputError: as `predict`; for an unknown cell; if it was loaded and no history is given.
         """
-        from stforecast.plots.forecasts import draw_outlook
+        from stforecast.plots.outlook import draw_outlook
 
         series = self.read(history)
         tables = self.predict(series, steps), self.predict_interval(series, steps)

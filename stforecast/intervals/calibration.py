@@ -21,7 +21,6 @@ from stforecast.intervals.radii import (
     fitted,
     largest_known,
     scale_shapes,
-    scores,
     side_scores,
     tracked_radii,
 )
@@ -113,7 +112,13 @@ class Calibration:
             ids: `(cells,)` position among these cells; new ones have higher numbers.
         """
         rows = np.minimum(ids, len(self.radius))
-        radius, most = (np.concatenate([v, _mean(v)[None]])[rows] for v in (self.radius, self.most))
+        joined = []
+        for values in (self.radius, self.most):
+            finite = np.isfinite(values)
+            total, n = np.where(finite, values, 0).sum(axis=0), finite.sum(axis=0)
+            mean = np.where(n > 0, total / np.maximum(n, 1), np.inf)  # inf where none is finite.
+            joined.append(np.concatenate([values, mean[None]])[rows])
+        radius, most = joined
         scale = self.scale and dataclasses.replace(
             self.scale,
             change=np.append(self.scale.change, self.scale.change.mean())[rows],
@@ -135,8 +140,7 @@ class Calibration:
         """Restore a calibration from its `state`.
 
         Args:
-            state: its arrays; others are ignored. Earlier versions saved no `most`, or one radius
-                for both sides.
+            state: its arrays; others are ignored.
             intervals: the setting of that name.
             n_cells: number of cells.
             horizon: steps ahead.
@@ -145,30 +149,20 @@ class Calibration:
             InputError: if an array does not fit the settings.
             KeyError: if an array is missing.
         """
-        of_sides = n_cells, horizon, 2
-        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("radius", "most"), of_sides)
+        shapes: dict[str, tuple[int, ...]]
+        shapes = dict.fromkeys((PREFIX + "radius", PREFIX + "most"), (n_cells, horizon, 2))
         of_scale = scale_shapes(n_cells) if intervals == "normalised" else {}
-        shapes |= {f"scale/{name}": shape for name, shape in of_scale.items()}
-        state = {PREFIX + "most": np.full(of_sides, np.inf), **state}
-        found = {name: state[PREFIX + name] for name in shapes}
+        shapes |= {f"{PREFIX}scale/{name}": shape for name, shape in of_scale.items()}
         for name, shape in shapes.items():
-            if shape == of_sides and found[name].ndim == 2:
-                found[name] = np.stack([found[name]] * 2, -1)
-            if (got := found[name].shape) != shape:
+            values = state[name]
+            if values.shape != shape:
                 raise InputError(
-                    f"{PREFIX}{name} has shape {got}, the settings say {shape}; {AGAIN}"
+                    f"{name} has shape {values.shape}, the settings say {shape}; {AGAIN}"
                 )
-            if np.isnan(found[name]).any():
-                raise InputError(f"{PREFIX}{name} has values that are not numbers; {AGAIN}")
-        scale = {name: found[f"scale/{name}"] for name in of_scale}
-        return cls(found["radius"], found["most"], ErrorScale(**scale) if scale else None)
-
-
-def _mean(values: np.ndarray) -> np.ndarray:
-    """Return the mean over cells of finite values, inf where there are none."""
-    finite = np.isfinite(values)
-    total = np.where(finite, values, 0).sum(axis=0)
-    return np.where(finite.any(axis=0), total / np.maximum(finite.sum(axis=0), 1), np.inf)
+            if np.isnan(values).any():
+                raise InputError(f"{name} has values that are not numbers; {AGAIN}")
+        radius, most, *scale = (state[name] for name in shapes)
+        return cls(radius, most, ErrorScale(*scale) if scale else None)
 
 
 def calibrate(
@@ -226,14 +220,14 @@ def _calibrate(
         )
     radii, after = {}, {}
     for coverage, bounds in known.bands.bounds.items():
+        past = side_scores(bounds, known.y, known.mask)
         if scale is None:
-            of_both = conformal_radius(scores(bounds, known.y, known.mask), coverage)
+            of_both = conformal_radius(np.maximum(*past), coverage)
             radius = np.stack([of_both[:, None]] * 2, -1)
             most = np.full(radius.shape, np.inf)
         else:
             # Half the width of the whole interval is tracked: it is positive.
             inner = ((bounds[1] - bounds[0]) / (2 * of_known)).mean(axis=1, keepdims=True)
-            past = side_scores(bounds, known.y, known.mask)
             new = side_scores(coming.bands.bounds[coverage], coming.y, coming.mask)
             sides = [
                 _tracked_side(*side, (of_known, sizes), inner, (1 + coverage) / 2)

@@ -39,18 +39,13 @@ SMALLEST = 1e-6
 """Least radius to begin with: one of 0 could never grow."""
 
 
-def scores(bounds: tuple[np.ndarray, np.ndarray], y: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Compute conformity scores: the distance of each target outside its interval.
-
-    They are negative inside the interval and NaN where no target was observed.
-    """
-    return np.maximum(*side_scores(bounds, y, mask))
-
-
 def side_scores(
     bounds: tuple[np.ndarray, np.ndarray], y: np.ndarray, mask: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the scores of each side: how far targets lie below and above, as in `scores`."""
+    """Compute conformity scores of each side: how far targets lie below and above the interval.
+
+    They are negative inside the interval and NaN where no target was observed.
+    """
     lower, upper = bounds
     return np.where(mask, lower - y, np.nan), np.where(mask, y - upper, np.nan)
 
@@ -257,7 +252,7 @@ class ErrorScale:
         x = np.stack([*of_some], axis=2)
         centre, spread = x.mean(axis=(0, 1, 2)), x.std(axis=(0, 1, 2))
         spread = np.where(spread > 1e-6, spread, 1.0)
-        weights = _kernel_weights(_standardised(x, centre, spread), errors)
+        weights = _poisson_weights(_standardised(x, centre, spread), errors)
         return cls(change, plain.by_hour, centre, spread, weights)
 
     def of_cells(self, some: slice) -> ErrorScale:
@@ -329,8 +324,11 @@ def _profile(values: np.ndarray, hours: np.ndarray) -> np.ndarray:
     return np.stack([np.nan_to_num(_average(of_hour) / mean, nan=1.0) for of_hour in sizes])
 
 
-def _kernel_weights(x: np.ndarray, errors: np.ndarray) -> np.ndarray:
-    """Return the weights `(features,)`.
+def _poisson_weights(x: np.ndarray, errors: np.ndarray) -> np.ndarray:
+    """Return the weights `(features,)` of a Poisson regression of relative errors y.
+
+    Newton's method minimises Σ (exp(w · x + b) - y (w · x + b)) + 10 |w|²: the prior, weights of 0,
+    counts as 20 errors. The intercept b is left out.
 
     Args:
         x: `(cells, windows, horizon, features)` standardised features.
@@ -338,23 +336,11 @@ def _kernel_weights(x: np.ndarray, errors: np.ndarray) -> np.ndarray:
     """
     relative = errors / _positive(_average(errors.swapaxes(0, 1)))[:, None]
     seen = ~np.isnan(relative)
-    if not relative[seen].any():
+    y = relative[seen]
+    if not y.any():
         return np.zeros(x.shape[-1])
-    return _poisson(x[seen], relative[seen], 20)  # The prior, weights of 0, counts as 20 errors.
-
-
-def _poisson(x: np.ndarray, y: np.ndarray, penalty: float) -> np.ndarray:
-    """Return the weights of a Poisson regression by Newton's method; its intercept is left out.
-
-    They minimise Σ (exp(w · x + b) - y (w · x + b)) + penalty |w|² / 2.
-
-    Args:
-        x: `(n, features)`.
-        y: `(n,)`, non-negative, not all 0.
-        penalty: positive.
-    """
-    x = np.column_stack([x, np.ones(len(x))])
-    penalties = np.array([penalty] * (x.shape[1] - 1) + [0.0])
+    x = np.column_stack([x[seen], np.ones(len(y))])
+    penalties = np.array([20] * (x.shape[1] - 1) + [0.0])
     weights = np.append(np.zeros(x.shape[1] - 1), np.log(y.mean()))
 
     def loss(weights: np.ndarray) -> float:

@@ -37,12 +37,12 @@ def squared_errors(y_hat: np.ndarray, y: np.ndarray, mask: np.ndarray, axis: Axi
         mask: bool of the same shape, False where the target was not observed.
         axis: axes to sum over; all by default.
     """
-    return _summed(_error(y_hat, y, mask) ** 2, axis), _summed(mask, axis)
+    return np.sum(_error(y_hat, y, mask) ** 2, axis), np.sum(mask, axis)
 
 
 def absolute_errors(y_hat: np.ndarray, y: np.ndarray, mask: np.ndarray, axis: Axis = None) -> Sums:
     """Return the sum of |y_hat - y| and the number of targets; arguments as `squared_errors`."""
-    return _summed(np.abs(_error(y_hat, y, mask)), axis), _summed(mask, axis)
+    return np.sum(np.abs(_error(y_hat, y, mask)), axis), np.sum(mask, axis)
 
 
 def relative_errors(y_hat: np.ndarray, y: np.ndarray, mask: np.ndarray, axis: Axis = None) -> Sums:
@@ -53,7 +53,7 @@ def relative_errors(y_hat: np.ndarray, y: np.ndarray, mask: np.ndarray, axis: Ax
     """
     kept = np.asarray(mask, dtype=bool) & (np.abs(y) > TINY)
     error = _error(y_hat, y, kept) / np.where(kept, y, 1.0)
-    return _summed(np.abs(error), axis), _summed(kept, axis)
+    return np.sum(np.abs(error), axis), np.sum(kept, axis)
 
 
 def symmetric_errors(y_hat: np.ndarray, y: np.ndarray, mask: np.ndarray, axis: Axis = None) -> Sums:
@@ -64,12 +64,12 @@ def symmetric_errors(y_hat: np.ndarray, y: np.ndarray, mask: np.ndarray, axis: A
     sizes = np.abs(np.asarray(y_hat, dtype=np.float64)) + np.abs(y)
     both_zero = sizes == 0
     error = 2 * np.abs(_error(y_hat, y, mask)) / np.where(both_zero | ~np.asarray(mask), 1.0, sizes)
-    return _summed(error, axis), _summed(mask, axis)
+    return np.sum(error, axis), np.sum(mask, axis)
 
 
 def signed_errors(y_hat: np.ndarray, y: np.ndarray, mask: np.ndarray, axis: Axis = None) -> Sums:
     """Return the sum of y_hat - y and the number of targets; arguments as `squared_errors`."""
-    return _summed(_error(y_hat, y, mask), axis), _summed(mask, axis)
+    return np.sum(_error(y_hat, y, mask), axis), np.sum(mask, axis)
 
 
 def absolute_errors_by_volume(
@@ -77,7 +77,7 @@ def absolute_errors_by_volume(
 ) -> Sums:
     """Return the sum of |y_hat - y| and the sum of |y|; arguments as in `squared_errors`."""
     volume = np.where(mask, np.abs(np.asarray(y, dtype=np.float64)), 0.0)
-    return _summed(np.abs(_error(y_hat, y, mask)), axis), _summed(volume, axis)
+    return np.sum(np.abs(_error(y_hat, y, mask)), axis), np.sum(volume, axis)
 
 
 def _error(y_hat: np.ndarray, y: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -86,10 +86,6 @@ def _error(y_hat: np.ndarray, y: np.ndarray, mask: np.ndarray) -> np.ndarray:
     if len(set(shapes)) > 1:
         raise InputError("forecasts {}, targets {} and mask {} must have one shape".format(*shapes))
     return np.where(mask, np.asarray(y_hat, dtype=np.float64) - y, 0.0)
-
-
-def _summed(values: np.ndarray, axis: Axis) -> np.ndarray:
-    return np.asarray(values).sum(axis=axis)
 
 
 MSE = Metric("mse", "mean squared error", squared_errors, squared=True)

@@ -14,7 +14,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from data_prep.base.errors import InputError, choose
+from data_prep.base.errors import InputError
 from stforecast.bench.charts import draw_ranks, draw_sweep, score_bars
 from stforecast.bench.curves import (
     FAINT,
@@ -56,7 +56,6 @@ def bars(
     runs: Sequence[ForecastRun],
     *,
     metric: str = "mse",
-    selection: str | None = None,
     reference: str | None = None,
     width: float = ONE_COLUMN,
 ) -> Figure:
@@ -68,23 +67,28 @@ def bars(
     Args:
         runs: finished runs.
         metric: error pooled over clients and steps; raw_… is in the data's units.
-        selection: model to evaluate: best, last, or another one of the run, such as "best
-            (global)"; by default the one selected by each run's settings.
         reference: where to draw a line: the name of a bar, or a number such as a published error.
         width: width of the figure in inches.
     """
     curves = as_curves(runs)
-    errors = [names.pooled_errors(curve.group.runs, metric, selection) for curve in curves]
+    errors = [names.pooled_errors(curve.group.runs, metric) for curve in curves]
     curves, errors = best_first(curves, errors, np.mean)
     means = [float(some.mean()) for some in errors]
     if not np.isfinite(means).any():
         raise InputError(f"none of these runs has a finite {metric}; there is nothing to draw")
     fig, ax = score_bars(curves, errors, width)
     several = any(len(curve.group.runs) > 1 for curve in curves)
-    ax.set_xlabel(names.axis_name(metric, runs, selection, seeds=several))
+    ax.set_xlabel(names.axis_name(metric, runs, seeds=several))
     if reference is not None:
         named = {curve.group.name: mean for curve, mean in zip(curves, means, strict=True)}
-        level = _level(reference, named)
+        try:
+            level = named[reference] if reference in named else float(reference)
+        except ValueError as e:
+            raise InputError(
+                f"reference {reference!r} is neither a number nor a bar: {', '.join(named)}"
+            ) from e
+        if not np.isfinite(level):
+            raise InputError(f"reference {reference!r} is not finite; name another")
         label = f"{reference}: {short(level)}" if reference in named else reference
         ax.axvline(level, color="0.2", linestyle="--", linewidth=0.9, label=label)
         add_legend(fig)
@@ -96,7 +100,6 @@ def pareto(
     runs: Sequence[ForecastRun],
     *,
     metric: str = "mse",
-    selection: str | None = None,
     width: float = ONE_COLUMN,
 ) -> Figure:
     """Test error of each method against the numbers that a client sends in a round.
@@ -108,8 +111,6 @@ def pareto(
     Args:
         runs: finished runs.
         metric: error pooled over clients and steps; raw_… is in the data's units.
-        selection: model to evaluate: best, last, or another one of the run, such as "best
-            (global)"; by default the one selected by each run's settings.
         width: width of the figure in inches.
     """
     curves = as_curves(runs)
@@ -118,7 +119,7 @@ def pareto(
     points = []
     for curve in curves:
         rounds = curve.group.runs[0].rounds()
-        error = names.pooled_errors(curve.group.runs, metric, selection).mean()
+        error = names.pooled_errors(curve.group.runs, metric).mean()
         points.append((floats(rounds, "up") if len(rounds) else 0.0, error))
     if not np.isfinite(points).all(axis=1).any():
         raise InputError(f"no method here without pooled records has a finite {metric}")
@@ -155,17 +156,6 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, flo
         if np.isfinite(y) and (not front or y < front[-1][1]):
             front.append((x, y))
     return front
-
-
-def _level(reference: str, means: Mapping[str, float]) -> float:
-    try:
-        level = means[reference] if reference in means else float(reference)
-    except ValueError as e:
-        names = ", ".join(means)
-        raise InputError(f"reference {reference!r} is neither a number nor a bar: {names}") from e
-    if not np.isfinite(level):
-        raise InputError(f"reference {reference!r} is not finite; name another")
-    return level
 
 
 @figure
@@ -259,7 +249,6 @@ def sweep(
     *,
     setting: str | None = None,
     metric: str = "mse",
-    selection: str | None = None,
     width: float = ONE_COLUMN,
 ) -> Figure:
     """Test error against one setting, such as tau: one line for each method.
@@ -273,16 +262,14 @@ def sweep(
         setting: numeric setting on the x axis, logarithmic if its values span more than two
             decades; optional if the runs differ in only one number.
         metric: error pooled over clients and steps; raw_… is in the data's units.
-        selection: model to evaluate: best, last, or another one of the run, such as "best
-            (global)"; by default the one selected by each run's settings.
         width: width of the figure in inches.
     """
     return draw_sweep(
         runs,
         setting,
-        lambda some: names.pooled_errors(some, metric, selection),
+        lambda some: names.pooled_errors(some, metric),
         _default,
-        lambda several: names.axis_name(metric, runs, selection, seeds=several),
+        lambda several: names.axis_name(metric, runs, seeds=several),
         width,
     )
 
@@ -299,41 +286,31 @@ def cells(
     runs: Sequence[ForecastRun],
     *,
     metric: str = "mse",
-    reference: str = SEASONAL,
     width: float = TWO_COLUMNS,
 ) -> Figure:
-    """Error of each method at each cell, as a ratio to the error of one method at that cell.
+    """Error of each method at each cell, as a ratio to the error of seasonal naive at that cell.
 
     A point for each cell, sorted from the lowest ratio at the bottom of a row to the highest at its
     top; a bar at the median. Rows are sorted by their medians. At the right: the share of cells
-    with a lower error than the reference, and the cells with the highest ratios. Errors are means
+    with a lower error than seasonal naive, and the cells with the highest ratios. Errors are means
     over seeds.
 
     Args:
         runs: runs tested on the same targets.
         metric: error of each cell over all steps; raw_… is in the data's units.
-        reference: label of the runs to compare with; by default seasonal naive, which repeats the
-            day or the week before.
         width: width of the figure in inches.
     """
     curves = as_curves(runs)
     names.refuse_different_tests(runs)
-    named = {curve.group.name: curve.group for curve in curves}
-    if reference not in {SEASONAL, *named}:
-        raise choose("reference", reference, [SEASONAL, *named])
-    compared = named.get(reference)
-    base = errors_by_cell(compared or curves[0].group, metric, naive=compared is None)[ALL]
-    others = [curve for curve in curves if curve.group.name != reference]
-    if not others:
-        raise InputError(f"{reference} is the only method here; add runs to compare with it")
-    ratios = [errors_by_cell(curve.group, metric)[ALL] / base for curve in others]
+    base = errors_by_cell(curves[0].group, metric, naive=True)[ALL]
+    ratios = [errors_by_cell(curve.group, metric)[ALL] / base for curve in curves]
     order = np.argsort([ratio.median() for ratio in ratios], kind="stable")
-    fig, (ax,) = panels(width, 0.6 + 0.32 * len(others))
+    fig, (ax,) = panels(width, 0.6 + 0.32 * len(curves))
     ax.set_xscale("log")
     ax.axvline(1, color="0.2", linestyle="--", linewidth=0.9)
     for row, place in enumerate(order):
-        _draw_row(ax, row, others[place], ratios[place])
-    labels = [textwrap.fill(others[place].group.label, int(5 * width)) for place in order]
+        _draw_row(ax, row, curves[place], ratios[place])
+    labels = [textwrap.fill(curves[place].group.label, int(5 * width)) for place in order]
     ax.set_yticks(range(len(labels)), labels)
     ax.set_ylim(len(labels) - 0.5, -0.5)
     ax.tick_params(axis="y", length=0)
@@ -343,9 +320,7 @@ def cells(
     ax.xaxis.set_major_locator(FixedLocator(ratios_shown) if high > 2 * low else MaxNLocator(6))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}"))
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xlabel(
-        f"test {names.error_name(metric, runs)} of a cell, divided by that of {reference}"
-    )
+    ax.set_xlabel(f"test {names.error_name(metric, runs)} of a cell, divided by that of {SEASONAL}")
     return fig
 
 

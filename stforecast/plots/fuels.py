@@ -147,23 +147,13 @@ def divergence(
 
 
 def _of_data(inside: Inside) -> Divergences:
+    """Compute the divergences of the training data, which are read again."""
     import torch
 
-    from stforecast.federated.core.prototypes import jensen_shannon
-
-    z = _training_series(inside)
-    logits = torch.from_numpy(np.nan_to_num(z.T, nan=0.0))
-    values = (jensen_shannon(logits) / len(z)).numpy()
-    pairs = values[np.triu_indices(len(values), 1)]
-    threshold = float(np.quantile(pairs, inside.run.settings["beta"]))
-    return Divergences("training data", values, threshold)
-
-
-def _training_series(inside: Inside) -> np.ndarray:
-    """Return `(steps, clients)` z-scores of the training part, NaN where missing."""
     from stforecast.data.prepared import prepare
     from stforecast.data.scaling import Scaler
     from stforecast.data.series import as_series
+    from stforecast.federated.core.prototypes import jensen_shannon
     from stforecast.forecasting.config import resolve
 
     run, about = inside.run, inside.run.about
@@ -178,7 +168,11 @@ def _training_series(inside: Inside) -> np.ndarray:
     now = data.scaler.state()
     if not all(np.allclose(a, now[name]) for name, a in then.state().items()):
         raise InputError(f"{run.folder}: its data, {path}, have changed since; run it again")
-    return data.z[data.split.fit]
+    z = data.z[data.split.fit]
+    values = (jensen_shannon(torch.from_numpy(np.nan_to_num(z.T, nan=0.0))) / len(z)).numpy()
+    pairs = values[np.triu_indices(len(values), 1)]
+    threshold = float(np.quantile(pairs, inside.run.settings["beta"]))
+    return Divergences("training data", values, threshold)
 
 
 def _cluster_order(values: np.ndarray) -> list[int]:
@@ -257,7 +251,15 @@ def filter(
         ax.fill_between(x, x - reach, x + reach, color="0.9", linewidth=0, zorder=0, label=label)
     by_days = parse_split(str(settings["split"])).by_clock  # So training begins at slot 0.
     slots = by_days and (in_slots or len(weights) == period)
-    _axes(ax, len(weights), "slot of the period" if slots else "place in the batch")
+    place_name = "slot of the period" if slots else "place in the batch"
+    ax.set_xlim(-0.5, len(weights) - 0.5)
+    ax.set_ylim(len(weights) - 0.5, -0.5)
+    ax.set_aspect("equal", anchor="S")  # The layout leaves no room for a title above such axes.
+    ax.grid(visible=False)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(MaxNLocator(8, integer=True, steps=[1, 2, 3, 6, 10]))
+    ax.set_xlabel(f"shifted sample i, {place_name}")
+    ax.set_ylabel(f"sample b, {place_name}")
     title = f"W of client {inside.cells[place]} after round {inside.round}"
     ax.set_title(f"{title}; largest |W| {np.abs(weights).max():.2g}", fontsize=SMALL)
     add_legend(fig, _left_out(weights, overlap))
@@ -282,17 +284,6 @@ def _circles(ax: Axes, weights: np.ndarray) -> None:
     ax.plot(
         [], [], "s", color=faint, markersize=7, markeredgewidth=0, label="not above 0: left out"
     )
-
-
-def _axes(ax: Axes, size: int, place: str) -> None:
-    ax.set_xlim(-0.5, size - 0.5)
-    ax.set_ylim(size - 0.5, -0.5)
-    ax.set_aspect("equal", anchor="S")  # The layout leaves no room for a title above such axes.
-    ax.grid(visible=False)
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_locator(MaxNLocator(8, integer=True, steps=[1, 2, 3, 6, 10]))
-    ax.set_xlabel(f"shifted sample i, {place}")
-    ax.set_ylabel(f"sample b, {place}")
 
 
 def _left_out(weights: np.ndarray, overlap: int) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
 from data_prep.base.errors import InputError
 from stforecast.bench import drawing
@@ -64,7 +65,13 @@ def communication(
             ax.axhline(level, label=f"{label}, sends nothing", **curve.line)
 
     def scale(ax: Axes) -> None:
-        drawing.byte_axis(ax, "sent and received by all clients")
+        ax.set_xscale("log")
+        ratio = float(ax.dataLim.xmax) / float(ax.dataLim.minposx)
+        digits = [1] if ratio > 100 else [1, 2, 5] if ratio > 4 else [1, 2, 3, 4, 6, 8]
+        ax.xaxis.set_major_locator(LogLocator(subs=digits))
+        ax.xaxis.set_major_formatter(EngFormatter("B"))
+        ax.xaxis.set_minor_formatter(NullFormatter())
+        ax.set_xlabel("sent and received by all clients")
 
     return _draw_views(_views({loss: tables}), draw, scale, width, _not_drawn({loss: lacking}))
 
@@ -141,7 +148,11 @@ def _draw_views(
     `draw` draws the losses of a run with a label, `scale` formats the x axis.
     """
     several = len({curve.group.name for view in views for curve, _ in view.tables}) > MOST_TOGETHER
-    pairs = [(view, own) for view in views for own in (_by_loss(view) if several else [""])]
+    pairs: list[tuple[View, str]] = []
+    for view in views:  # The lowest last loss comes first.
+        last = {curve.group.name: table[view.column].iloc[-1] for curve, table in view.tables}
+        order = pd.Series(last).fillna(np.inf).sort_values(kind="stable").index
+        pairs += [(view, own) for own in (order if several else [""])]
     in_row = columns(width) if several else 1 if width <= drawing.ONE_COLUMN else min(2, len(pairs))
     height = PANEL if several else 2.0
     fig, axes = drawing.panels(width, height, len(pairs), n_columns=in_row)
@@ -167,12 +178,6 @@ def _draw_views(
             ax.set_ylabel("")
     drawing.add_legend(fig, note)
     return fig
-
-
-def _by_loss(view: View) -> list[str]:
-    """Return the names of the curves by their last loss, the lowest first."""
-    last = {curve.group.name: table[view.column].iloc[-1] for curve, table in view.tables}
-    return sorted(last, key=lambda name: float(np.nan_to_num(last[name], nan=np.inf)))
 
 
 def sent_by_round(table: pd.DataFrame) -> np.ndarray:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -168,7 +168,7 @@ def horizon(
     levels = None if naive is None else naive.by_step()
     if all(len(table) == 1 for table in tables):
         return _bars(curves, tables, levels, name, width)
-    places, axis = axis_ahead(runs, max(table.index.max() for table in tables))
+    places, axis, locator = axis_ahead(runs, max(table.index.max() for table in tables))
     labels = [
         curve.group.label + ("" if np.isfinite(_mean(table)).all() else ", not finite everywhere")
         for curve, table in zip(curves, tables, strict=True)
@@ -184,8 +184,8 @@ def horizon(
     for ax in axes:
         if levels is not None:
             ax.plot(places[runs[0].folder][levels.index - 1], levels, **NAIVE)
-        ax.xaxis.set_major_locator(axis.locator())
-    outer_labels(axes, axis.label, name, width)
+        ax.xaxis.set_major_locator(locator())
+    outer_labels(axes, axis, name, width)
     add_legend(fig)
     return fig
 
@@ -210,31 +210,25 @@ def _bars(
     return fig
 
 
-class AheadAxis(NamedTuple):
-    """Label and ticks of an axis of times ahead."""
-
-    label: str
-    locator: Callable[[], Locator]
-
-
 def axis_ahead(
     runs: Sequence[ForecastRun], n_steps: int
-) -> tuple[dict[Path, np.ndarray], AheadAxis]:
+) -> tuple[dict[Path, np.ndarray], str, Callable[[], Locator]]:
     """Return an axis of minutes or hours ahead, or of steps if their length is not known.
 
-    With it come the places of the steps 1 to `n_steps` on it, by the run's folder.
+    It consists of the places of the steps 1 to `n_steps` on it by the run's folder, its label, and
+    what makes its ticks.
     """
     whole = partial(MaxNLocator, "auto", integer=True, steps=[1, 2, 3, 6, 10], min_n_ticks=1)
     steps = np.arange(1, n_steps + 1)
     lengths = {run.folder: float(run.about.get("step_minutes", math.nan)) for run in runs}
     if not all(map(math.isfinite, lengths.values())):
-        return dict.fromkeys(lengths, steps), AheadAxis("steps ahead", whole)
+        return dict.fromkeys(lengths, steps), "steps ahead", whole
     minutes = {folder: steps * length for folder, length in lengths.items()}
     longest = n_steps * max(lengths.values())
     if longest > 120:
         hours = {folder: places / 60 for folder, places in minutes.items()}
-        return hours, AheadAxis("hours ahead", whole)
-    return minutes, AheadAxis("minutes ahead", partial(MultipleLocator, 15 if longest > 30 else 5))
+        return hours, "hours ahead", whole
+    return minutes, "minutes ahead", partial(MultipleLocator, 15 if longest > 30 else 5)
 
 
 def _mean(table: pd.DataFrame) -> np.ndarray:

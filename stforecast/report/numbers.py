@@ -41,11 +41,6 @@ class Successive:
     lower: np.ndarray | None
     upper: np.ndarray | None
 
-    def first(self, steps: int) -> Successive:
-        """Return only the first steps."""
-        bounds = (None if v is None else v[:, :steps] for v in (self.lower, self.upper))
-        return Successive(self.times[:steps], self.y[:, :steps], self.y_hat[:, :steps], *bounds)
-
 
 def successive(forecasts: Sequence[xr.Dataset]) -> Successive:
     """Take from each fold's forecasts the windows that do not overlap, from the first one on."""

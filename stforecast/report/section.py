@@ -191,10 +191,10 @@ def _curves(
     repeated = any(group.runs[0].method in SEASONAL_METHODS for group in groups)
     naive = None if repeated else numbers[0].naive
     run = groups[0].runs[0]
-    places, axis = axis_ahead([run], len(numbers[0].errors.by_step))
+    places, axis, _ = axis_ahead([run], len(numbers[0].errors.by_step))
     return {
         "ahead": {
-            "axis": axis.label,
+            "axis": axis,
             "x": places[run.folder],
             "of": [n.errors.by_step for n in numbers],
             "naive": None if naive is None else naive.by_step,
@@ -221,20 +221,19 @@ def series(numbers: Sequence[MethodNumbers], arrays: Arrays, room: int) -> dict[
         return {"times": [], "all": n_steps, "methods": []}
     methods = []
     for method in numbers[:n_methods]:
-        path = method.path.first(shown)
+        path = method.path
         bounds = {"lower": path.lower, "upper": path.upper}
         methods.append(
             {
-                "forecast": arrays.rows(path.y_hat),
-                **{name: arrays.rows(v) for name, v in bounds.items() if v is not None},
+                "forecast": arrays.rows(path.y_hat[:, :shown]),
+                **{n: arrays.rows(v[:, :shown]) for n, v in bounds.items() if v is not None},
                 "hours": arrays.rows(method.errors.by_cell_and_hour),
             }
         )
-    first = numbers[0].path.first(shown)
     return {
-        "times": first.times,
+        "times": numbers[0].path.times[:shown],
         "all": n_steps,
-        "observed": arrays.rows(first.y),
+        "observed": arrays.rows(numbers[0].path.y[:, :shown]),
         "methods": methods,
     }
 

@@ -327,45 +327,33 @@ def _found(
     if claim.why:
         yield "-", claim.why, ()
         return
-    if claim.rising:
-        yield from _found_across(claim, rows.values())
-        return
+    if claim.rising:  # The row is sought in each scenario of the same images.
+        across: dict[str, dict[str, ModelRow]] = {}
+        for row in filter(None, (own.get(claim.row) for own in rows.values())):
+            facts = row.group.runs[0].facts()
+            across.setdefault(facts["data"], {})[facts["scenario"]] = row
+        rows = across
+    needed = claim.rising or (claim.row, *claim.over)
     for data, own in rows.items():
+        absent = [name for name in needed if name not in own]
         for mask in claim.among:
             where = data if len(claim.among) == 1 else f"{data}, {mask}"
-            absent = [label for label in (claim.row, *claim.over) if label not in own]
             if absent:
                 yield where, f"not run: {', '.join(absent)}", ()
             else:
                 yield where, *_found_of(claim, own, mask)
 
 
-def _found_across(
-    claim: Claim, rows: Iterable[Mapping[str, ModelRow]]
-) -> Iterable[tuple[str, str, Found]]:
-    """Yield images, and the findings on a claim about several scenarios."""
-    by_images: dict[str, dict[str, ModelRow]] = {}
-    for own in rows:
-        if row := own.get(claim.row):
-            facts = row.group.runs[0].facts()
-            by_images.setdefault(facts["data"], {})[facts["scenario"]] = row
-    for data, own in by_images.items():
-        if absent := [name for name in claim.rising if name not in own]:
-            yield data, f"not run: {', '.join(absent)}", ()
-            continue
-        for mask in claim.among:
-            where = data if len(claim.among) == 1 else f"{data}, {mask}"
-            levels = {name: level(own[name], mask, claim.measure) for name in claim.rising}
-            here = f"{claim.row}: {', '.join(f'{name} {found}' for name, found in levels.items())}"
-            above = {
-                name: points_above(own[name], own[before], mask, claim.measure, alike=False)
-                for before, name in pairwise(claim.rising)
-            }
-            yield where, _told(claim, here, "the one before: ", above), above.values()
-
-
 def _found_of(claim: Claim, rows: Mapping[str, ModelRow], mask: str) -> tuple[str, Found]:
-    """Return what was found on one data set."""
+    """Return what was found on one data set, or in several scenarios of it."""
+    if claim.rising:
+        levels = {name: level(rows[name], mask, claim.measure) for name in claim.rising}
+        here = f"{claim.row}: {', '.join(f'{name} {found}' for name, found in levels.items())}"
+        rises = {
+            name: points_above(rows[name], rows[before], mask, claim.measure, alike=False)
+            for before, name in pairwise(claim.rising)
+        }
+        return _told(claim, here, "the one before: ", rises), rises.values()
     row, *others = (rows[label] for label in (claim.row, *claim.over))
     if claim.better:  # The most accurate model of each method.
         row, *others = (

@@ -145,7 +145,7 @@ def accuracy_rows(rows: Sequence[ModelRow]) -> list[dict[str, str]]:
     masks = [*MASKS[1:], *compared_masks(rows)[1:]]
     return [
         {
-            "method": tables.marked(row.name, pools_images(run)),
+            "method": tables.marked(row.name, pools=pools_images(run)),
             "judged with": run.judged(row.view) or "-",
             "runs": tables.number(len(row.group.runs), "d"),
             **_measured(row.group.runs, row.view, masks),

@@ -271,8 +271,20 @@ def win_rate(data_sets: Sequence[Replicates], method: str) -> estimate.Estimate:
     fixed clients, intervals of 95 % held the truth in about 80 % of cases; with 8 and 12 resampled
     clients, in 93 and 94 %).
     """
-    found = estimate.mean_variation([_wins(replicates, method) for replicates in data_sets])
-    return found.estimate(data_sets[0].level, lambda value: min(max(value, 0.0), 1.0))
+    found = []
+    for replicates in data_sets:
+        replicates.check(method)
+        errors = replicates.by_client[method]
+        others = [other for name, other in replicates.by_client.items() if name != method]
+        wins = np.zeros(errors.shape)
+        for other in others:
+            wins += other > errors
+            wins += 0.5 * (other == errors)
+        share = np.where(np.isnan(errors), np.nan, wins) / max(len(others), 1)
+        mean = _client_mean(share, replicates) if others else np.full(errors.shape[1], np.nan)
+        found.append(replicates.vary(mean, *replicates.by_client))
+    rate = estimate.mean_variation(found)
+    return rate.estimate(data_sets[0].level, lambda value: min(max(value, 0.0), 1.0))
 
 
 def log_ratio(errors: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -285,19 +297,6 @@ def log_ratio(errors: np.ndarray, others: np.ndarray) -> np.ndarray:
         # Equal errors have ratio 1 even if both are 0 or infinite.
         ratio = np.where(errors == others, 1.0, errors / others)
     return np.log(np.clip(ratio, 0.01, 100))
-
-
-def _wins(replicates: Replicates, method: str) -> estimate.Variation:
-    replicates.check(method)
-    errors = replicates.by_client[method]
-    others = [other for name, other in replicates.by_client.items() if name != method]
-    wins = np.zeros(errors.shape)
-    for other in others:
-        wins += other > errors
-        wins += 0.5 * (other == errors)
-    share = np.where(np.isnan(errors), np.nan, wins) / max(len(others), 1)
-    statistic = _client_mean(share, replicates) if others else np.full(errors.shape[1], np.nan)
-    return replicates.vary(statistic, *replicates.by_client)
 
 
 def _client_mean(values: np.ndarray, replicates: Replicates) -> np.ndarray:

@@ -78,5 +78,5 @@ def test_the_axis_names_what_its_runs_differ_in(make_run):
         make_run(seed=s, about={"fold": f, "backtest": "2 folds"}) for s in (1, 2) for f in (1, 2)
     ]
     for some, units in ((runs, "folds and seeds"), (runs[:2], "folds")):
-        assert axis_name("mse", some, None, seeds=True).endswith(f"(mean ± std over {units})")
-    assert axis_name("mse", [make_run()], None, seeds=True).endswith("over seeds)")
+        assert axis_name("mse", some, seeds=True).endswith(f"(mean ± std over {units})")
+    assert axis_name("mse", [make_run()], seeds=True).endswith("over seeds)")

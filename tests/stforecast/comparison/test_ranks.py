@@ -3,7 +3,7 @@ import pytest
 
 from stforecast.bench.run_groups import group_runs
 from stforecast.comparison.rows import Row
-from stforecast.comparison.table import client_errors, rank_groups
+from stforecast.comparison.table import client_errors, rank_clients
 
 
 @pytest.fixture
@@ -23,6 +23,10 @@ def rows(runs):
     return [Row(group) for group in group_runs(runs)]
 
 
+def ranked(runs):
+    return rank_clients(client_errors(rows(runs), "mse"), "mse")
+
+
 @pytest.mark.filterwarnings("ignore:invalid value")
 def test_methods_rank_by_the_mean_over_seeds_and_who_diverged_is_last(run_of):
     runs = [
@@ -31,7 +35,7 @@ def test_methods_rank_by_the_mean_over_seeds_and_who_diverged_is_last(run_of):
         run_of("fedavg", [2, 4, 9, None]),
         run_of("fuels", [4, 2, np.nan, None]),
     ]
-    found = rank_groups(rows(runs))
+    found = ranked(runs)
     # solo is 3.0 at clients 1 and 2, between the others; at client 3 fuels has no number. Client 4
     # was tested by none.
     assert found.n_clients == 3
@@ -47,6 +51,6 @@ def test_errors_have_the_names_of_the_methods(run_of):
 
 def test_too_few_rows_or_clients_have_no_ranks(run_of):
     runs = [run_of(m, [1.0, 2.0]) for m in ("solo", "fedavg", "fuels")]
-    assert rank_groups(rows(runs)) is not None
-    assert rank_groups(rows(runs[:2])) is None
-    assert rank_groups(rows([run_of(m, [1.0]) for m in ("solo", "fedavg", "fuels")])) is None
+    assert ranked(runs) is not None
+    assert ranked(runs[:2]) is None
+    assert ranked([run_of(m, [1.0]) for m in ("solo", "fedavg", "fuels")]) is None

@@ -9,7 +9,7 @@ from stforecast.intervals.radii import (
     SMALLEST,
     conformal_radius,
     largest_known,
-    scores,
+    side_scores,
     tracked_radii,
 )
 
@@ -22,7 +22,7 @@ def shaped(values):
 def test_scores_are_negative_inside_and_nan_where_nothing_was_observed():
     bounds = (shaped([0, 0, 0, 0]), shaped([4, 4, 4, 4]))
     mask = np.array([True, True, True, False]).reshape(1, 4, 1)
-    found = scores(bounds, shaped([-2, 1, 7, 9]), mask)
+    found = np.maximum(*side_scores(bounds, shaped([-2, 1, 7, 9]), mask))
     np.testing.assert_array_equal(found, shaped([2, -1, 3, np.nan]))
 
 

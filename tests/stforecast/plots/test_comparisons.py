@@ -220,19 +220,10 @@ def test_cells_are_points_at_ratios_to_seasonal_naive(tested):
     assert ax.get_xlabel() == label
 
 
-def test_cells_are_compared_with_a_label(tested):
-    y_hat, y = by_cell(1, 8)
-    runs = [tested("a", y_hat, y), tested("b", 3 * y_hat, y)]
-    (ax,) = cells(runs, metric="raw_mae", reference="a").axes
-    np.testing.assert_allclose(labelled(ax)["b"].get_xdata(), [3, 3])
-    assert "a" not in labelled(ax)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"reference": "c"}, "unknown reference 'c'; choose one of: a, b, seasonal naive"),
-        ({"metric": "raw_mea", "reference": "a"}, "unknown metric 'mea'"),
+        ({"metric": "raw_mea"}, "no forecasts of seasonal naive|unknown metric 'mea'"),
         ({}, "no forecasts of seasonal naive"),
     ],
 )
@@ -240,11 +231,6 @@ def test_cells_refuse_what_is_not_there(tested, options, message):
     runs = [tested(name, *by_cell(1, 2)) for name in "ab"]
     with pytest.raises(InputError, match=message):
         cells(runs, **options)
-
-
-def test_cells_need_a_method_beside_the_reference(tested):
-    with pytest.raises(InputError, match="a is the only method here; add runs"):
-        cells([tested("a", *by_cell(1, 2))], reference="a")
 
 
 def rank_names(fig):

@@ -110,10 +110,7 @@ def test_single_runs_have_no_whiskers_and_do_not_mention_seeds(make_run):
     assert (texts(ax), ax.get_xlabel()) == (["2.00"], "test MSE of z-scores")
 
 
-def test_bars_of_another_selection_and_metric(make_run):
-    (ax,) = bars([make_run(2.0)], selection="last").axes
-    assert [bar.get_width() for bar in ax.patches] == [20]
-    assert ax.get_xlabel() == "test MSE of z-scores, last"
+def test_bars_of_another_metric_or_kept_model(make_run):
     (ax,) = bars([make_run(2.0)], metric="mae").axes
     assert [bar.get_width() for bar in ax.patches] == [200]
     (ax,) = bars([make_run(2.0, select="last")]).axes
@@ -144,7 +141,6 @@ def test_a_bar_without_a_finite_error_says_so(make_run):
     ("options", "message"),
     [
         ({"metric": "mea"}, "unknown metric 'mea'; choose one of: mae, mse"),
-        ({"selection": "first"}, "unknown selection 'first'; choose one of: best, last"),
         ({"reference": "solo"}, "reference 'solo' is neither a number nor a bar: fuels"),
         ({"reference": "nan"}, "reference 'nan' is not finite"),
     ],
