@@ -13,9 +13,6 @@
   recorded: it is read as 0, and 0 is data, not a missing value.
 - Variables: `sms_in`, `sms_out`, `call_in`, `call_out`, `internet` as published; `sms` and `call`,
   the sums in + out, and `net` (internet), as the federated-forecasting papers use them.
-
-- Kaggle's copy of the first week (hourly, comma-separated, with a header, `.csv`) is read as it
-  is: its times are local, and its rows are summed over country codes, too.
 """
 
 from __future__ import annotations

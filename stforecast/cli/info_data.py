@@ -238,17 +238,15 @@ def describe_days(folder: Path, name: str, files: Sequence[Path]) -> dict[str, A
         "first": str(dates[0]) if dates else None,
         "last": str(dates[-1]) if dates else None,
         "missing": [str(day) for day in sorted(whole - set(dates))],
-        "hourly": all(p.suffix == ".csv" for p in files),
         "simulated": simulation.source if simulation else None,
     }
 
 
 def days_text(about: Mapping[str, Any]) -> str:
     """Return the description of raw days as text."""
-    kind = "hourly copy of the days" if about["hourly"] else "raw days"
     return facts(
         {
-            "records": f"{kind} of {about['data_set']}, Telecom Italia's layout",
+            "records": f"raw days of {about['data_set']}, Telecom Italia's layout",
             "files": f"{about['files']}, {about['bytes'] / 1e6:,.1f} MB",
             "days": f"{about['first']} to {about['last']}",
             "missing": some(about["missing"], 5),

@@ -35,10 +35,6 @@ MAX_BYTES = 4 << 30
 RATIO = 12
 """Maximum unpacked bytes per byte of a packed day; published days have about 6."""
 
-_KEYS = ("cell", "interval", "country")
-_SCHEMA = {"cell": pl.Int32, "interval": pl.Int64, "country": pl.Int32} | dict.fromkeys(
-    SERVICES, pl.Float64
-)
 _COUNTRY_BITS = 31
 
 
@@ -77,8 +73,14 @@ def read_day(day: raw_day.RawDay, per_step: int = 1) -> DaySums:
         raise InputError(
             f"{day.path}: the file is empty, expected the rows of a day; {raw_day.AGAIN}"
         )
-    if not block.endswith(b"\n"):
-        _check_last_row(day, sums)
+    # A file may be truncated in its last field, where the row still looks complete. Published rows
+    # are sorted by cell and time, so a complete file ends with the day's last interval. An editor
+    # may have removed the newline after it; truncation there is very unlikely.
+    if not block.endswith(b"\n") and sums.last_interval != day.n_intervals - 1:
+        raise InputError(
+            f"{day.path}: line {sums.n_rows} ends without a newline, at "
+            f"{day.clock(sums.last_interval)} local: the file is cut; {raw_day.AGAIN}"
+        )
     if repeated := sums.repeated_row():
         raise raw_day.repeat_error(day, *repeated)
     return sums.result(f"sha256:{digest.hexdigest()}")
@@ -106,19 +108,6 @@ def _blocks(f: BinaryIO, path: Path) -> Iterator[bytes]:
         if n_bytes > most:
             check_expansion(n_bytes, path, f"{path}: unpacked, it", RATIO)
         yield block
-
-
-def _check_last_row(day: raw_day.RawDay, sums: _Sums) -> None:
-    """Refuse a file truncated in its last field, where the row still looks complete.
-
-    Published rows are sorted by cell and time, so a complete file ends with the day's last
-    interval. An editor may have removed the newline after it; truncation there is very unlikely.
-    """
-    if sums.last_interval != day.n_intervals - 1:
-        raise InputError(
-            f"{day.path}: line {sums.n_rows} ends without a newline, at "
-            f"{day.clock(sums.last_interval)} local: the file is cut; {raw_day.AGAIN}"
-        )
 
 
 class _BadRowsError(Exception):
@@ -149,14 +138,18 @@ class _Sums:
         _require(not block.startswith(codecs.BOM_UTF8))
         if b"\r" in block:  # a search is much faster than a count
             _require(block.count(b"\r") == block.count(b"\r\n") + block.endswith(b"\r"))
-        frame = pl.read_csv(
-            block, schema=_SCHEMA, separator="\t", has_header=False, quote_char=None
-        )
+        keys = {"cell": pl.Int32, "interval": pl.Int64, "country": pl.Int32}
+        schema = keys | dict.fromkeys(SERVICES, pl.Float64)
+        frame = pl.read_csv(block, schema=schema, separator="\t", has_header=False, quote_char=None)
         # Polars fills a short row with nulls; only its tabs distinguish it from empty fields.
         n_tabs = np.count_nonzero(np.frombuffer(block, dtype=np.uint8) == ord("\t"))
         _require(n_tabs == frame.height * (len(raw_day.FIELDS) - 1))
-        _require(not any(frame[key].null_count() for key in _KEYS))
-        cell, interval = self._cell(frame), self._interval(frame)
+        _require(not any(frame[key].null_count() for key in keys))
+        ids = frame["cell"].to_numpy()
+        _require(ids.min() >= 0 and ids.max() < len(self._position))
+        cell = self._position[ids]
+        _require(cell.min() >= 0)
+        interval = self._interval(frame)
         bins = interval // self.per_step * len(self.occurs) + cell
         activity = frame.select(pl.col(SERVICES).fill_null(0.0))
         for total, service in zip(self.totals, activity, strict=True):
@@ -167,15 +160,6 @@ class _Sums:
         self.occurs[cell] = True
         self.recorded[interval] = True
         self._remember(cell, interval, frame["country"].to_numpy())
-
-    def _cell(self, frame: pl.DataFrame) -> np.ndarray:
-        """Return the positions of the rows' cells in `day.cells`, `(row,)`."""
-        ids = frame["cell"].to_numpy()
-        _require(ids.min() >= 0 and ids.max() < len(self._position))
-        cell = self._position[ids]
-        _require(cell.min() >= 0)
-        result: np.ndarray = cell
-        return result
 
     def _interval(self, frame: pl.DataFrame) -> np.ndarray:
         """Return the index of each row's interval in the day, `(row,)`."""

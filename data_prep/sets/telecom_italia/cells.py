@@ -78,7 +78,7 @@ def read_grid(path: Path) -> CellGrid:
     return CellGrid(cells, lon, lat, path, checksum(path))
 
 
-def _features(path: Path) -> list[dict[str, Any]]:
+def _features(path: Path) -> list[Any]:
     if not path.is_file():
         raise no_file(path, "grid in GeoJSON", REMEDY)
     with reading(path, "as GeoJSON", REMEDY):
@@ -88,7 +88,7 @@ def _features(path: Path) -> list[dict[str, Any]]:
     found = list(content) if isinstance(content, dict) else type(content).__name__
     for key in FEATURE_KEYS:
         if key in found and isinstance(content[key], list) and content[key]:
-            result: list[dict[str, Any]] = content[key]
+            result: list[Any] = content[key]
             return result
     raise InputError(
         f"{path}: no list of features under {' or '.join(map(repr, FEATURE_KEYS))} "

@@ -23,11 +23,8 @@ import pandas as pd
 from data_prep.base.errors import InputError, Words, check_regular, some
 from data_prep.base.files import atomic_path
 from data_prep.readers.npz import read_npz
-from data_prep.sets.telecom_italia.cdr import DaySums, read_day, text_checksum
+from data_prep.sets.telecom_italia.cdr import read_day, text_checksum
 from data_prep.sets.telecom_italia.raw_day import AGAIN, MAX_LINE, RawDay, foreign_copy, open_raw
-
-LAYOUT = 2
-"""Version of the files' layout; increase it when the layout changes."""
 
 
 @dataclass(frozen=True)
@@ -54,44 +51,35 @@ class DayStore:
 
     def day(self, raw: RawDay) -> StoredDay:
         """Return the sums of a raw day, read from its file unless they are in the folder."""
-        path = self.folder / f"{raw.date}-{self._key(raw)}.npz"
+        facts = (2, raw.time_zone, self.per_step)  # The first is the version of the layout.
+        key = hashlib.sha256(repr(facts).encode() + raw.cells.tobytes()).hexdigest()[:16]
+        path = self.folder / f"{raw.date}-{key}.npz"
         if path.exists():
             with suppress(InputError):
                 stored = _load(raw, path)
                 # Size and time are not enough: an editor or a copy may keep both.
                 if stored.checksum == text_checksum(raw.path):
                     return stored
-        _save(read_day(raw, self.per_step), path)
+        sums = read_day(raw, self.per_step)
+        with atomic_path(path) as part, part.open("wb") as f:
+            np.savez(
+                f,
+                values=sums.values,
+                cells=sums.cells,
+                recorded=sums.recorded,
+                checksum=np.array(sums.checksum),
+            )
         return _load(raw, path)
 
     def clear(self) -> None:
         """Remove the folder."""
         shutil.rmtree(self.folder)
 
-    def _key(self, raw: RawDay) -> str:
-        facts = (LAYOUT, raw.time_zone, self.per_step)
-        return hashlib.sha256(repr(facts).encode() + raw.cells.tobytes()).hexdigest()[:16]
-
 
 def _load(raw: RawDay, path: Path) -> StoredDay:
     cells, recorded, checksum = read_npz(path, ["cells", "recorded", "checksum"])
     return StoredDay(raw, path, cells, recorded, str(checksum))
 
-
-def _save(sums: DaySums, path: Path) -> None:
-    with atomic_path(path) as part, part.open("wb") as f:
-        np.savez(
-            f,
-            values=sums.values,
-            cells=sums.cells,
-            recorded=sums.recorded,
-            checksum=np.array(sums.checksum),
-        )
-
-
-CUT_SHARE = 0.01
-CUT_CELLS = 10
-"""Share and number of missing last cells above which (both) a file counts as truncated."""
 
 log = logging.getLogger(__name__)
 
@@ -138,34 +126,34 @@ def _date_of(path: Path, prefix: str) -> datetime.date:
     raise InputError(f"{path}: expected a name like {prefix}2013-11-01.txt; {remedy}")
 
 
-def check_dates(dates: Sequence[datetime.date], name: object, allow_gaps: bool) -> None:
+def check_dates(days: Sequence[RawDay], name: str, *, allow_gaps: bool) -> None:
     """Refuse missing days between the first and the last, or log a warning if gaps are allowed."""
-    whole = pd.date_range(dates[0], dates[-1]).date
-    missing = sorted(set(whole) - set(dates))
+    first, last = days[0].date, days[-1].date
+    whole = pd.date_range(first, last).date
+    missing = sorted(set(whole) - {day.date for day in days})
     if missing:
-        report_gap(
-            f"{name}: {len(dates)} of {len(whole)} days from {dates[0]} to {dates[-1]} "
+        _report_gap(
+            f"{name}: {len(days)} of {len(whole)} days from {first} to {last} "
             f"(missing {some(missing)})",
-            allow_gaps,
+            allowed=allow_gaps,
         )
 
 
-def check_intervals(day: StoredDay, name: str, allow_gaps: bool) -> None:
+def check_intervals(day: StoredDay, name: str, *, allow_gaps: bool) -> None:
     """Refuse a day that lacks intervals, or log a warning if gaps are allowed."""
     missing = np.flatnonzero(~day.recorded)
     if len(missing):
         n = len(day.recorded)
         clocks = some(map(day.raw.clock, missing.tolist()))
-        report_gap(
+        _report_gap(
             f"{name}: {day.raw.date} has {n - len(missing)} of {n} intervals "
             f"(missing {clocks} local) in {day.raw.path}",
-            allow_gaps,
+            allowed=allow_gaps,
         )
 
 
-def report_gap(message: str, allow: bool) -> None:
-    """Refuse missing days or times, or log a warning if gaps are allowed."""
-    if not allow:
+def _report_gap(message: str, *, allowed: bool) -> None:
+    if not allowed:
         raise InputError(f"{message}; {AGAIN} ", Words("or pass {allow_gaps}", allow_gaps=True))
     log.warning("%s; left as NaN", message)
 
@@ -178,16 +166,11 @@ def occurring_cells(days: Sequence[StoredDay]) -> np.ndarray:
     """
     cells = np.unique(np.concatenate([day.cells for day in days]))
     for day in days:
-        if n_after := n_cut(cells, day.cells[-1]):
+        n_after = len(cells) - int(np.searchsorted(cells, day.cells[-1], side="right"))
+        if n_after > max(10, 0.01 * len(cells)):  # A few cells may lack activity that day.
             raise InputError(
                 f"{day.raw.path}: found no cell after {day.cells[-1]}, other days have {n_after} "
                 f"up to {cells[-1]}: the file is cut; {AGAIN}, or ",
                 Words("remove it and pass {allow_gaps}", allow_gaps=True),
             )
     return cells
-
-
-def n_cut(cells: np.ndarray, last: int) -> int:
-    """Return how many cells a file lacks that ends with the cell `last`; 0 if it may be whole."""
-    n_after = len(cells) - int(np.searchsorted(cells, last, side="right"))
-    return n_after if n_after > max(CUT_CELLS, CUT_SHARE * len(cells)) else 0

@@ -94,16 +94,13 @@ class RawDay:
         for name, text in zip(ACTIVITIES, fields[3:], strict=True):
             if not _is_activity(text):
                 return f"{name} is {text!r}, expected a number of at least 0 or nothing; {AGAIN}"
-        return self._cell_fault(int(fields[0])) or self._interval_fault(int(fields[1]))
-
-    def _cell_fault(self, cell: int) -> str | None:
-        if cell in self.cells:
-            return None
-        return (
-            f"square id {cell} is not one of the {len(self.cells)} ids "
-            f"{self.cells[0]}–{self.cells[-1]} of this data set or its grid; {AGAIN} or "
-            "give the grid that belongs to it"
-        )
+        if (cell := int(fields[0])) not in self.cells:
+            return (
+                f"square id {cell} is not one of the {len(self.cells)} ids "
+                f"{self.cells[0]}–{self.cells[-1]} of this data set or its grid; {AGAIN} or "
+                "give the grid that belongs to it"
+            )
+        return self._interval_fault(int(fields[1]))
 
     def _interval_fault(self, time_ms: int) -> str | None:
         interval, rest = divmod(time_ms - self.start_ms, INTERVAL_MS)
@@ -132,8 +129,6 @@ def _is_activity(text: str) -> bool:
 
 def foreign_copy(line: bytes) -> str | None:
     """Return advice if a line comes from a known foreign copy of the data, else None."""
-    if line.lower().startswith(b"datetime,cellid"):
-        return "this is Kaggle's hourly copy; name it .csv, and keep it apart from raw days"
     if b"\t" in line:
         return None
     if b"," in line:

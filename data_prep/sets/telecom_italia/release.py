@@ -12,23 +12,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError, Words
+from data_prep.base.errors import InputError
 from data_prep.base.files import check_target
 from data_prep.base.progress import each
 from data_prep.city.simulate import read_marker
-from data_prep.cube import make_cube, write_chunks, write_cube
+from data_prep.cube import make_cube, write_chunks
 from data_prep.preparation import as_attribute
 from data_prep.readers.resampling import step_of_multiple
-from data_prep.sets.telecom_italia import folder, hourly_copy
+from data_prep.sets.telecom_italia import folder
 from data_prep.sets.telecom_italia.cdr import SERVICES
 from data_prep.sets.telecom_italia.cells import CellGrid, Selection, read_grid
-from data_prep.sets.telecom_italia.hourly_copy import HourlyDay
 from data_prep.sets.telecom_italia.raw_day import INTERVAL, RawDay
 
 LONG_NAMES = {
@@ -81,8 +79,7 @@ class TelecomItalia:
         """Sum the raw days over country codes and time steps, and write them as a cube.
 
         Args:
-            raw: Folder of the daily files (`.txt`, or packed as `.txt.gz`), or a single one; or
-                those of the hourly copy (`.csv`).
+            raw: Folder of the daily files (`.txt`, or packed as `.txt.gz`), or a single one.
             out: The netCDF file to write.
             step: Length of a time step: 10min, or a multiple of it that divides a day.
             cells: Cells to keep: ids and ranges separated by commas, such as 1-100,5060; or, after
@@ -106,24 +103,17 @@ class TelecomItalia:
         places = read_grid(grid) if grid else None
         known = np.arange(1, self.max_cell + 1) if places is None else places.cells
         selection.check(known)
-        if hourly := hourly_copy.find_files(raw, self.prefix):
-            days_of_copy = hourly_copy.read_days(hourly, self.prefix, known, allow_gaps)
-            occurring = np.unique(np.concatenate([day.cells for day in days_of_copy]))
-            chosen = selection.choose(occurring, known if grid else None)
-            cube = self._hourly_cube(days_of_copy, chosen, per_step, places)
-            return write_cube(cube.assign_attrs(about), out)
         raw_days = folder.find_days(raw, self.prefix, known, self.time_zone)
         origin = self._origin(raw_days)
-        folder.check_dates([day.date for day in raw_days], self.name, allow_gaps)
-
+        folder.check_dates(raw_days, self.name, allow_gaps=allow_gaps)
         store = folder.DayStore(out, per_step)
         days = []
         read = iter((spread or map)(store.day, raw_days))
         for day in each(read, self.name, "file", len(raw_days), progress=progress):
-            folder.check_intervals(day, self.name, allow_gaps)
+            folder.check_intervals(day, self.name, allow_gaps=allow_gaps)
             days.append(day)
         chosen = selection.choose(folder.occurring_cells(days), known if grid else None)
-        cube = self._describe(days, chosen, per_step, places=places, **origin).assign_attrs(about)
+        cube = self._describe(days, chosen, per_step, places, origin).assign_attrs(about)
         write_chunks(cube, _chunks(days, chosen, per_step), out, steps_per_chunk=144 // per_step)
         store.clear()
         return out
@@ -140,31 +130,13 @@ class TelecomItalia:
             "license": "none, the records are invented",
         }
 
-    def _hourly_cube(
-        self, days: list[HourlyDay], cells: np.ndarray, per_step: int, places: CellGrid | None
-    ) -> xr.Dataset:
-        n_hours, rest = divmod(per_step * INTERVAL, hourly_copy.HOUR)
-        if rest:
-            raise InputError(
-                f"{days[0].path.parent}: has hourly records, which do not make steps of "
-                f"{per_step * INTERVAL}; ",
-                Words("choose {step:1h} or a multiple, or download the raw files"),
-            )
-        hours, values = hourly_copy.join_days(days, cells, self.time_zone)
-        shape = len(SERVICES), len(hours) // n_hours, n_hours, len(cells)
-        return self._cube(
-            _with_totals(values.reshape(shape).sum(axis=2)),
-            hours[::n_hours],
-            cells,
-            places,
-            title=f"{self.title}, hourly copy",
-            source="Kaggle's hourly copy",
-            license="ODbL-1.0",
-            checksums={day.path.name: day.checksum for day in days},
-        )
-
     def _describe(
-        self, days: Sequence[folder.StoredDay], cells: np.ndarray, per_step: int, **about: Any
+        self,
+        days: Sequence[folder.StoredDay],
+        cells: np.ndarray,
+        per_step: int,
+        places: CellGrid | None,
+        origin: Mapping[str, str],
     ) -> xr.Dataset:
         """Return the cube with its times, cells and attributes; its values take no memory."""
         first, last = days[0].raw, days[-1].raw
@@ -172,22 +144,9 @@ class TelecomItalia:
         time = pd.date_range(first.start, end, freq=INTERVAL * per_step, inclusive="left")
         nothing = np.broadcast_to(np.float64(np.nan), (len(time), len(cells)))
         checksums = {day.raw.path.name: day.checksum for day in days}
-        values = dict.fromkeys(LONG_NAMES, nothing)
-        return self._cube(values, time, cells, checksums=checksums, **about)
-
-    def _cube(
-        self,
-        values: Mapping[str, np.ndarray],
-        time: pd.DatetimeIndex,
-        cells: np.ndarray,
-        places: CellGrid | None,
-        checksums: dict[str, str],
-        **origin: Any,
-    ) -> xr.Dataset:
-        """Return a cube of values `(step, cell)` at zoned times, with all its attributes."""
         here = places.at(cells) if places else None
         return make_cube(
-            values,
+            dict.fromkeys(LONG_NAMES, nothing),
             time.tz_convert("UTC").tz_localize(None),
             cells,
             units="1",
@@ -196,7 +155,9 @@ class TelecomItalia:
             checksums=checksums | ({places.path.name: places.checksum} if places else {}),
             lon=here.lon if here else None,
             lat=here.lat if here else None,
-            **origin,
+            title=origin["title"],
+            source=origin["source"],
+            license=origin["license"],
         )
 
 
@@ -223,11 +184,6 @@ def _variables(day: folder.StoredDay, cells: np.ndarray, per_step: int) -> dict[
     sums[:, ~complete] = np.nan
     _, to, of = np.intersect1d(cells, day.cells, assume_unique=True, return_indices=True)
     sums[:, :, to] = day.values()[:, :, of]
-    return _with_totals(sums)
-
-
-def _with_totals(sums: np.ndarray) -> dict[str, np.ndarray]:
-    """Return all variables of sums `(service, step, cell)`, by name."""
     services = dict(zip(SERVICES, sums, strict=True))
     with np.errstate(over="ignore"):  # `write_chunks` checks for overflow
         sms, call = (services[f"{name}_in"] + services[f"{name}_out"] for name in ("sms", "call"))

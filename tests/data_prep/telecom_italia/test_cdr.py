@@ -154,7 +154,6 @@ FAULTS = {
     "short": ("1\t1383260400000\t39\t1.5\n", "found 4 tab-separated fields, expected 8"),
     "long": (row(1, 0).replace("\n", "\t\n"), "found 9 tab-separated fields, expected 8"),
     "blank line": ("\n", "found 1 tab-separated field, expected 8"),
-    "kaggle": ("datetime,CellID,countrycode,smsin\n", "this is Kaggle's hourly copy; name it .csv"),
     "commas": ("1,1383260400000,39,1,2,3,4,5\n", "separated by commas"),
     "white space": ("1 1383260400000 39 1.5\n", "white space between fields hides the empty ones"),
     "text": (row(1, 0, 39, "abc"), "SMS in is 'abc', expected a number"),
