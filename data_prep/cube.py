@@ -31,7 +31,8 @@ import xarray as xr
 
 from data_prep.base.errors import InputError, choose, no_file, reading
 from data_prep.base.files import atomic_path
-from data_prep.base.limits import ALLOWANCE, check_expansion, check_size, most_from
+from data_prep.base.limits import ALLOWANCE, check_expansion, check_size
+from data_prep.download import Source
 from data_prep.netcdf import dump, dump_blocks, netcdf_target, open_netcdf
 from data_prep.notices import warn_of_oddities
 from data_prep.readers.columns import LARGEST, names_table
@@ -61,7 +62,7 @@ def make_cube(
     lon: np.ndarray | None = None,
     lat: np.ndarray | None = None,
 ) -> xr.Dataset:
-    """Build a cube from arrays.
+    """Build a cube from arrays, and check it.
 
     Args:
         values: variable name to array of shape `(time, cell)`, in `units`; NaN where missing.
@@ -70,8 +71,7 @@ def make_cube(
         title: title of the data.
         source: origin of the data, a DOI or an address.
         license: licence of the data.
-        units: unit of every variable, or of each by name; `"1"` for none, as for Telecom Italia's
-            activity.
+        units: unit of every variable, or of each by name; `"1"` for none, as for activity.
         time_zone: IANA name of the place's zone, for calendar features.
         clock: `"utc"` or `"local"` (see the module's docstring).
         zero_is_missing: whether 0 means "not recorded".
@@ -80,36 +80,12 @@ def make_cube(
         lon: `(cell,)` longitude in degrees east.
         lat: `(cell,)` latitude in degrees north.
 
-    Returns:
-        The cube, checked.
-
     Raises:
         InputError: if shapes, times or ids are invalid.
     """
-    if np.issubdtype(np.asarray(time).dtype, np.number):
-        raise InputError(f"the cube: its times are {np.asarray(time).dtype}, expected dates")
-    if clock == "local" and getattr(time, "tz", None) is not None:
-        raise InputError(
-            "the cube: its times have a zone, expected those of a wall clock; pass "
-            "time.tz_localize(None), or leave out clock"
-        )
-    if (lon is None) != (lat is None):
-        raise InputError("the cube: only one of lon and lat is given; give both, or none")
-    long_names = long_names or {}
     ds = xr.Dataset(
-        {
-            name: (
-                ("time", "cell"),
-                array,
-                {
-                    "units": units if isinstance(units, str) else units[name],
-                    "long_name": long_names.get(name, name),
-                    "zero_is_missing": int(zero_is_missing),
-                },
-            )
-            for name, array in values.items()
-        },
-        coords={"time": np.asarray(time, dtype="datetime64[ns]"), "cell": np.asarray(cell)},
+        {name: (("time", "cell"), array) for name, array in values.items()},
+        coords={"time": _naive(time, clock), "cell": np.asarray(cell)},
         attrs={
             "Conventions": "CF-1.11",
             "title": title,
@@ -120,15 +96,35 @@ def make_cube(
             "clock": clock,
         },
     )
+    for name in values:
+        ds[name].attrs = {
+            "units": units if isinstance(units, str) else units[name],
+            "long_name": (long_names or {}).get(name, name),
+            "zero_is_missing": int(zero_is_missing),
+        }
     ds["time"].attrs = {"standard_name": "time", "long_name": "start of the time step"}
     ds["cell"].attrs = {"long_name": "cell id as published"}
-    if lon is not None and lat is not None:
-        ds = with_places(ds, lon, lat)
-    return check_cube(ds, "the cube")
+    return check_cube(with_places(ds, lon, lat), "the cube")
 
 
-def with_places(ds: xr.Dataset, lon: np.ndarray, lat: np.ndarray) -> xr.Dataset:
-    """Add the places of a cube's cells, `(cell,)` each, in degrees east and north."""
+def _naive(time: pd.DatetimeIndex | np.ndarray, clock: str) -> np.ndarray:
+    """Return the times of a cube as dates without a zone."""
+    if np.issubdtype(np.asarray(time).dtype, np.number):
+        raise InputError(f"the cube: its times are {np.asarray(time).dtype}, expected dates")
+    if clock == "local" and getattr(time, "tz", None) is not None:
+        raise InputError(
+            "the cube: its times have a zone, expected those of a wall clock; pass "
+            "time.tz_localize(None), or leave out clock"
+        )
+    return np.asarray(time, dtype="datetime64[ns]")
+
+
+def with_places(ds: xr.Dataset, lon: np.ndarray | None, lat: np.ndarray | None) -> xr.Dataset:
+    """Add the places of a cube's cells, `(cell,)` each, in degrees east and north, if known."""
+    if lon is None and lat is None:
+        return ds
+    if lon is None or lat is None:
+        raise InputError("the cube: only one of lon and lat is given; give both, or none")
     return ds.assign_coords(
         lon=("cell", lon, {"standard_name": "longitude", "units": "degrees_east"}),
         lat=("cell", lat, {"standard_name": "latitude", "units": "degrees_north"}),
@@ -245,18 +241,11 @@ def check_axes(file: h5py.File, path: Path) -> None:
     for item in (item for item in datasets if item.ndim == 1):
         size += item.size * max(INDEXED, item.dtype.itemsize)
         check_expansion(size, path, f"{path}: {item.name.lstrip('/')}")
-        if item.dtype.kind == "O":
-            _check_texts(item, path)
-
-
-def _check_texts(item: h5py.Dataset, path: Path) -> None:
-    """Refuse texts that are too long in total; equal ones may be stored only once."""
-    size, room = 0, most_from(path)
-    n_at_once = max(1, ALLOWANCE // path.stat().st_size)  # a text may be as long as the file
-    for start in range(0, item.size, n_at_once):
-        size += sum(len(text) for text in item[start : start + n_at_once])
-        if size > room:
-            check_expansion(size, path, f"{path}: {item.name}")
+        # Texts may be as long as the file, and equal ones may be stored only once.
+        length, n_at_once = 0, max(1, ALLOWANCE // path.stat().st_size)
+        for start in range(0, item.size if item.dtype.kind == "O" else 0, n_at_once):
+            length += sum(len(text) for text in item[start : start + n_at_once])
+            check_expansion(length, path, f"{path}: {item.name}")
 
 
 def check_values(values: xr.DataArray, origin: str) -> None:
@@ -294,8 +283,15 @@ def write_read(
 
 
 class CubeReader:
-    """A data set whose `read` returns its records as a cube; its `prepare` writes it."""
+    """A data set whose `read` returns its records as a cube; its `prepare` writes it.
 
+    Attributes:
+        name: its name, such as `"metr-la"`; empty for a base class.
+        SOURCES: its official files.
+    """
+
+    name: ClassVar[str] = ""
+    SOURCES: ClassVar[tuple[Source, ...]] = ()
     read: ClassVar[Callable[..., xr.Dataset]]
 
     @classmethod
@@ -338,9 +334,6 @@ def services_of(ds: xr.Dataset) -> list[str]:
     return [str(name) for name, v in ds.data_vars.items() if set(v.dims) == {"time", "cell"}]
 
 
-CELLS_PER_CHUNK = 1024
-
-
 def write_chunks(
     description: xr.Dataset,
     chunks: Iterable[tuple[int, Mapping[str, np.ndarray]]],
@@ -362,7 +355,7 @@ def write_chunks(
     check_cube(description, str(path))
     names = [str(name) for name, v in description.data_vars.items() if v.dims == ("time", "cell")]
     times, cells = description.indexes["time"], description["cell"].to_numpy()
-    n_chunks = -(-len(cells) // CELLS_PER_CHUNK)
+    n_chunks = -(-len(cells) // 1024)
     shape = (min(steps_per_chunk, len(times)), -(-len(cells) // n_chunks))
 
     def checked() -> Iterator[tuple[int, Mapping[str, np.ndarray]]]:

@@ -15,9 +15,6 @@ from data_prep.notices import counters_among
 SLAB = 2**22
 """Number of values to read at once."""
 
-SHOWN = 5
-"""Number of cells to name."""
-
 
 def describe_cube(ds: xr.Dataset) -> dict[str, Any]:
     """Describe a cube in plain numbers and texts, as JSON can hold them.
@@ -41,7 +38,7 @@ def describe_cube(ds: xr.Dataset) -> dict[str, Any]:
         "steps": len(times),
         "step_minutes": step,
         "cells": len(cells),
-        "first_cells": cells[:SHOWN].tolist(),
+        "first_cells": cells[:5].tolist(),
         "places": {"lon", "lat"} <= set(ds.coords),
         "roads": "adjacency" in ds,
         "services": {name: describe_service(ds, name) for name in services_of(ds)},
@@ -96,22 +93,6 @@ def describe_service(ds: xr.Dataset, name: str) -> dict[str, Any]:
     }
 
 
-WORST = 3
-"""Number of cells and days to name."""
-
-MOST_VALUES = 2**22
-"""Values to look at: of a larger service, evenly chosen cells."""
-
-FAR = 10.0
-"""Distance of an outlier from its cell's median, in distances of the 10 % and 90 % quantiles."""
-
-SHIFT = 5.0
-"""Change of a weekly level that is a shift, in usual changes from week to week of its cell."""
-
-HALF = 0.5
-"""Least share of its level by which a level shifts."""
-
-
 def profile(ds: xr.Dataset, name: str) -> dict[str, Any]:
     """Describe the values of a service in plain numbers and texts, as JSON can hold them.
 
@@ -131,7 +112,8 @@ def profile(ds: xr.Dataset, name: str) -> dict[str, Any]:
     (1.0, 0.0, None)
     """
     times, cells = local_time(ds), ds["cell"].to_numpy()
-    chosen = slice(None, None, max(1, len(cells) * len(times) // MOST_VALUES))
+    # Of a service with more than about 4 million values, evenly chosen cells.
+    chosen = slice(None, None, max(1, len(cells) * len(times) // 2**22))
     cells = cells[chosen]
     values = observed(ds, name)[:, chosen].to_numpy().astype(np.float64, copy=False)
     known = np.isfinite(values)
@@ -160,8 +142,8 @@ def profile(ds: xr.Dataset, name: str) -> dict[str, Any]:
 
 
 def _worst(shares: np.ndarray, names: np.ndarray | pd.Index) -> dict[str, float]:
-    """Return the names with the largest shares above zero."""
-    order = np.argsort(-shares, kind="stable")[:WORST]
+    """Return the three names with the largest shares above zero."""
+    order = np.argsort(-shares, kind="stable")[:3]
     return {str(names[i]): float(shares[i]) for i in order if shares[i] > 0}
 
 
@@ -199,12 +181,15 @@ def _stuck(
 
 
 def _outliers(values: np.ndarray, times: pd.DatetimeIndex, cells: np.ndarray) -> dict[str, Any]:
-    """Return values that are far from the median of their cell."""
+    """Return values that are far from the median of their cell.
+
+    An outlier's distance is ten times that of the 10 % and 90 % quantiles.
+    """
     usual = values[:: max(1, len(values) // 2000)]
     with np.errstate(invalid="ignore"):
         low, middle, high = _quantiles(usual)
         distance = np.abs(values - middle) / np.where(high > low, high - low, np.nan)
-        far = distance > FAR
+        far = distance > 10
     if not far.any():
         return {"count": 0}
     step, at = np.unravel_index(int(np.nanargmax(distance)), values.shape)
@@ -225,7 +210,10 @@ def _quantiles(values: np.ndarray) -> np.ndarray:
 
 
 def _shifts(values: np.ndarray, times: pd.DatetimeIndex, cells: np.ndarray) -> dict[str, Any]:
-    """Return changes of the weekly mean that stay for two weeks and are far from usual ones."""
+    """Return changes of the weekly mean that stay for two weeks and are far from usual ones.
+
+    A shift is five times the usual change from week to week, and half of the level.
+    """
     weeks = ((times - times[0]) // pd.Timedelta(days=7)).to_numpy()
     means = _means(values, weeks)
     if len(means) < 6:
@@ -236,7 +224,7 @@ def _shifts(values: np.ndarray, times: pd.DatetimeIndex, cells: np.ndarray) -> d
         level = np.abs(means[1:-2] + means[2:-1]) / 2
         after, before = (means[2:-1] + means[3:]) / 2, (means[:-3] + means[1:-2]) / 2
         size = np.abs(after - before)
-        found = (size > SHIFT * usual) & (size > HALF * level)
+        found = (size > 5 * usual) & (size > 0.5 * level)
         size = np.where(found, size, 0.0)
     if not found.any():
         return {"count": 0}

@@ -21,9 +21,6 @@ import numpy as np
 import xarray as xr
 from xarray.backends import CachingFileManager, H5NetCDFStore
 
-KEPT = ("units", "calendar", "dtype")
-"""Parts of a coordinate's encoding that stay as its file had them."""
-
 
 class _DeferredErrorFile(io.FileIO):
     """A file that stores its first write error instead of raising it.
@@ -139,9 +136,10 @@ def _fix_length_of_texts(name: str, item: h5py.Group | h5py.Dataset) -> None:
 
 def dump(ds: xr.Dataset, target: h5netcdf.File, encoding: Mapping[str, Any] | None = None) -> None:
     """Write a data set into an open file as `Dataset.to_netcdf` does, with checksums."""
+    kept = ("units", "calendar", "dtype")  # These stay as a coordinate's file had them.
     checked = {
         str(name): {
-            **(encoding or {}).get(str(name), {k: v.encoding[k] for k in KEPT if k in v.encoding}),
+            **(encoding or {}).get(str(name), {k: v.encoding[k] for k in kept if k in v.encoding}),
             "fletcher32": True,
         }
         for name, v in ds.variables.items()
@@ -155,12 +153,9 @@ def dump(ds: xr.Dataset, target: h5netcdf.File, encoding: Mapping[str, Any] | No
         ordered.dump_to_store(H5NetCDFStore(target), encoding={**(encoding or {}), **checked})
 
 
-Shape = tuple[int, ...]
-
-
 def dump_blocks(
     like: xr.Dataset,
-    chunks: Mapping[str, Shape],
+    chunks: Mapping[str, tuple[int, ...]],
     blocks: Iterable[tuple[int, Mapping[str, np.ndarray]]],
     target: h5netcdf.File,
 ) -> None:
@@ -175,19 +170,13 @@ def dump_blocks(
     """
     dump(like.drop_vars([*chunks]), target)
     target.attrs.pop("coordinates", None)  # xarray names them here when no variable can
-    variables = {name: _create(target, like[name], shape) for name, shape in chunks.items()}
+    for name, shape in chunks.items():  # Create them empty, as xarray writes them.
+        variable = target.create_variable(
+            name, like[name].dims, "f8", chunks=shape, fillvalue=np.nan, fletcher32=True
+        )
+        variable.attrs.update(like[name].attrs)
+        if auxiliary := sorted(str(c) for c in like[name].coords if c not in like[name].dims):
+            variable.attrs["coordinates"] = " ".join(auxiliary)
     for first, values in blocks:
-        for name, variable in variables.items():
-            variable[first : first + len(values[name])] = values[name]
-
-
-def _create(target: h5netcdf.File, like: xr.DataArray, chunks: Shape) -> h5netcdf.Variable:
-    """Create an empty variable with the attributes of `like`, as xarray writes it."""
-    variable = target.create_variable(
-        str(like.name), like.dims, "f8", chunks=chunks, fillvalue=np.nan, fletcher32=True
-    )
-    variable.attrs.update(like.attrs)
-    auxiliary = sorted(str(c) for c in like.coords if c not in like.dims)
-    if auxiliary:
-        variable.attrs["coordinates"] = " ".join(auxiliary)
-    return variable
+        for name in chunks:
+            target[name][first : first + len(values[name])] = values[name]

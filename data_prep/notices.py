@@ -11,14 +11,8 @@ from data_prep.base.errors import Words, counted, some
 from data_prep.readers.columns import frequency
 from data_prep.readers.units import is_speed
 
-SHOWN = 3
-"""Number of places to name in a notice."""
-
-RARE = 0.01
+RARE_SHARE = 0.01
 """Share of values up to which negative values, or zeros outside of long spans, are odd."""
-
-FEWEST = 4
-"""Steps of a span of zeros, or of an early end, if a day has fewer."""
 
 CODES = tuple(10.0**n - 1 for n in range(2, 8)) + tuple(2.0**n - 1 for n in (8, 15, 16, 31, 32))
 """Numbers that often mean a missing value, such as 999 and 255."""
@@ -29,19 +23,14 @@ FEWEST_MARKS = 3
 MOST_MARKS = 0.5
 """Largest share of a cell's values that such numbers are."""
 
-FEWEST_REPEATS, LEAST_GAP = 5, 0.1
-"""Times that the highest value of a cell occurs at least, for each time that another does, and its
-distance from these, in their span: a mark then need not be far away."""
+FEWEST_REPEATS = 5
+"""Times that the highest value of a cell occurs at least, for each time that another does."""
 
 FEWEST_OTHERS = 20
 """Different values that a cell has without them at least."""
 
-FEWEST_DAYS = 7
-"""Days without a value at a time of day from which none is expected then."""
-
-LEAST_RISES = 24
 MOST_RESETS = 0.02
-"""Rises of a counter that runs on, and resets for each; one may always be."""
+"""Resets of a counter for each of its rises; one may always be."""
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +49,8 @@ def warn_of_oddities(
     """
     if len(times) < 2:
         return
-    day = max(FEWEST, round(pd.Timedelta(days=1) / abs(times[1] - times[0])))
+    # Steps of a span of zeros or of an early end: a day, or four if a day has fewer.
+    day = max(4, round(pd.Timedelta(days=1) / abs(times[1] - times[0])))
     known = np.isfinite(values)
     if (rising := counters_among(values, cells)).size:
         log.warning(
@@ -75,7 +65,7 @@ def warn_of_oddities(
             ),
         )
     negative = np.argwhere(values < 0)
-    if few := len(negative) <= RARE * known.sum():
+    if few := len(negative) <= RARE_SHARE * known.sum():
         _say(name, "negative values", "all others are 0 or more; correct or empty them", [
             f"{values[step, cell]:.6g} of cell {cells[cell]} at {times[step]}"
             for step, cell in negative
@@ -121,19 +111,18 @@ def warn_of_speeds_of_0(values: np.ndarray, name: str, units: str) -> None:
 
 
 def counters_among(values: np.ndarray, cells: np.ndarray) -> np.ndarray:
-    """Return the cells whose values, `(steps, cells)`, run on like a counter's, if most do."""
-    running = np.array([_is_running(series) for series in values.T], dtype=bool)
+    """Return the cells whose values, `(steps, cells)`, rise like a counter's, if most do.
+
+    It rises in most steps, 24 at least.
+    """
+    running = np.zeros(len(cells), dtype=bool)
+    for cell, series in enumerate(values.T):
+        changes = np.diff(series[np.isfinite(series)])
+        rises, falls = int((changes > 0).sum()), int((changes < 0).sum())
+        few = falls <= max(1, MOST_RESETS * rises)
+        running[cell] = rises >= 24 and 2 * rises > len(changes) and few
     most = 2 * running.sum() > np.isfinite(values).any(axis=0).sum()
     return cells[running] if most else cells[:0]
-
-
-def _is_running(values: np.ndarray) -> bool:
-    """Return whether values, `(steps,)`, rise all the time but for a few resets, as a counter's."""
-    changes = np.diff(values[np.isfinite(values)])
-    rises, falls = int((changes > 0).sum()), int((changes < 0).sum())
-    return (
-        rises >= LEAST_RISES and 2 * rises > len(changes) and falls <= max(1, MOST_RESETS * rises)
-    )
 
 
 def _marks(values: np.ndarray) -> list[tuple[float, float, float]]:
@@ -214,7 +203,8 @@ def _repeated(values: np.ndarray) -> dict[float, tuple[int, int, float, float]]:
             FEWEST_REPEATS * counts.max() <= n_times[cell]
             and spells >= FEWEST_MARKS
             and len(others) >= FEWEST_OTHERS
-            and highest[cell] - most > LEAST_GAP * (most - least)
+            # A mark that is repeated so often need not be far away.
+            and highest[cell] - most > 0.1 * (most - least)
         ):
             mark = float(highest[cell])
             of_all, first, low, high = found.get(mark, (0, int(cell), least, most))
@@ -234,7 +224,8 @@ def _unrecorded(known: np.ndarray, times: pd.DatetimeIndex) -> list[str]:
     minutes = np.asarray(60 * times.hour + times.minute)
     slots = np.unique(minutes)
     recorded = np.isin(slots, minutes[known])
-    if recorded.all() or not recorded.any() or len(times) < FEWEST_DAYS * len(slots):
+    # Whether none is expected at a time of day shows after a week.
+    if recorded.all() or not recorded.any() or len(times) < 7 * len(slots):
         return []
     slots = np.roll(slots, -int(recorded.argmax()))  # A span may hold midnight.
     absent = ~np.roll(recorded, -int(recorded.argmax()))
@@ -250,11 +241,11 @@ def _zero_spans(values: np.ndarray, day: int) -> list[tuple[int, int]]:
     lengths = spans[:, 1] - spans[:, 0]
     is_long = lengths >= day
     others = np.isfinite(values).sum() - lengths[is_long].sum()
-    if lengths[~is_long].sum() > RARE * others or others <= lengths[is_long].sum():
+    if lengths[~is_long].sum() > RARE_SHARE * others or others <= lengths[is_long].sum():
         return []
     return [(int(first), int(end) - 1) for first, end in spans[is_long]]
 
 
 def _say(name: str, what: str, advice: str, places: list[str]) -> None:
     if places:
-        log.warning("%s: %s: %s; %s", name, what, some(places, SHOWN), advice)
+        log.warning("%s: %s: %s; %s", name, what, some(places, 3), advice)

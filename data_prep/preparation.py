@@ -22,17 +22,17 @@ from data_prep.cube import open_cube
 ATTRIBUTE = "preparation"
 """Attribute of a cube that names its data set and the options of its `prepare`, as JSON."""
 
-OF_FIRST_FILE = (
-    "raw", "out", "cells", "sample", "seed", "grid", "sites", "crs", "spread", "progress",
-)  # fmt: skip
-"""Options that later records are opened without: their cells are those of the first file."""
-
 log = logging.getLogger(__name__)
 
 
 def as_attribute(data_set: str, options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the attribute that says how a cube was prepared."""
-    kept = {n: v for n, v in options.items() if v is not None and n not in OF_FIRST_FILE}
+    """Return the attribute that says how a cube was prepared.
+
+    Options of the first file's cells are left out, as later records have the same cells.
+    """
+    of_first = {"raw", "out", "cells", "sample", "seed", "grid", "sites", "crs"}
+    of_first |= {"spread", "progress"}
+    kept = {n: v for n, v in options.items() if v is not None and n not in of_first}
     return {ATTRIBUTE: json.dumps({"data_set": data_set, "options": kept}, sort_keys=True)}
 
 

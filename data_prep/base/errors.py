@@ -24,14 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-LONGEST_REASON = 200
-"""Maximum number of characters quoted from a library's error message."""
-
-LONGEST_LINE, LONGEST_TRACEBACK = 4_000, 20_000
-"""Characters of a line in a log, and of a traceback: they may quote what strangers sent."""
-
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-"""What a terminal obeys instead of showing it, but ends of lines and tabs."""
+"""Characters that a terminal obeys instead of showing them, except ends of lines and tabs."""
 
 
 def escaped(text: str) -> str:
@@ -43,8 +37,10 @@ def escaped(text: str) -> str:
     return CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
-def plain(text: str, most: int = LONGEST_LINE) -> str:
+def plain(text: str, most: int = 4_000) -> str:
     r"""Return a text as one line without control characters, cut after `most` characters.
+
+    It may quote something that strangers sent.
 
     >>> print(plain("two\nlines"), plain("a" * 9, most=5))
     two\nlines aaaa…
@@ -168,7 +164,7 @@ class CommandFormatter(logging.Formatter):
 
     def formatException(self, ei: Any) -> str:
         """Return the traceback."""
-        return escaped(super().formatException(ei)[:LONGEST_TRACEBACK])
+        return escaped(super().formatException(ei)[:20_000])
 
 
 def log_text(record: logging.LogRecord) -> str:
@@ -265,7 +261,7 @@ def reading(origin: object, how: str, remedy: str | Words) -> Iterator[None]:
         raise
     except Exception as e:
         reason = " ".join(str(getattr(e, "strerror", None) or e).split()) or type(e).__name__
-        cause = f"{origin}: cannot be read {how} ({reason[:LONGEST_REASON]}); "
+        cause = f"{origin}: cannot be read {how} ({reason[:200]}); "
         raise InputError(cause, remedy) from e
 
 

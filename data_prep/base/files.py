@@ -27,9 +27,6 @@ except ImportError:  # pragma: no cover  not on Windows
 
 log = logging.getLogger(__name__)
 
-HELD = (errno.EWOULDBLOCK, errno.EACCES)
-"""Errors of `flock` if another process holds the lock."""
-
 WAIT = Words("wait for it or choose another {out}")
 """What a process is told that finds a place locked, unless its command has other options."""
 
@@ -64,10 +61,11 @@ def _take(path: Path, place: Path, remedy: str | Words) -> int:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             _lock(handle, path, place, remedy)
-            if _is_there(path, handle):
-                os.ftruncate(handle, 0)
-                os.write(handle, f"process {os.getpid()} on {platform.node()}".encode())
-                return handle
+            with suppress(FileNotFoundError):  # Its last holder may have removed the file.
+                if os.path.samestat(path.stat(), os.fstat(handle)):
+                    os.ftruncate(handle, 0)
+                    os.write(handle, f"process {os.getpid()} on {platform.node()}".encode())
+                    return handle
         except BaseException:
             os.close(handle)
             raise
@@ -78,7 +76,7 @@ def _lock(handle: int, path: Path, place: Path, remedy: str | Words) -> None:
     try:
         lock_handle(handle)
     except OSError as e:
-        if e.errno in HELD:
+        if e.errno in (errno.EWOULDBLOCK, errno.EACCES):  # Another process holds it.
             holder = path.read_text(errors="replace").strip() or "another process"
             raise InputError(f"{place}: {holder} is writing there; ", remedy) from e
         log.warning(
@@ -88,21 +86,12 @@ def _lock(handle: int, path: Path, place: Path, remedy: str | Words) -> None:
         )
 
 
-def _is_there(path: Path, handle: int) -> bool:
-    """Return whether the path still names the open file; its last holder may have removed it."""
-    try:
-        return os.path.samestat(path.stat(), os.fstat(handle))
-    except FileNotFoundError:
-        return False
-
-
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_CODE = re.compile(r"(?:errno = |os error )(\d+)")
-"""The system's error code in messages of HDF5 and Rust, which give it only there."""
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def _code(error: Exception) -> int | None:
-    match = _CODE.search(str(error))
+    """Return the system's error code, which HDF5 and Rust give only in their messages."""
+    match = re.search(r"(?:errno = |os error )(\d+)", str(error))
     return int(match[1]) if match else getattr(error, "errno", None)
 
 
@@ -112,7 +101,7 @@ def is_full(error: Exception) -> bool:
     >>> is_full(OSError(errno.ENOSPC, "No space left on device")), is_full(OSError("no disk"))
     (True, False)
     """
-    return _code(error) in FULL
+    return _code(error) in FULL_DISK
 
 
 class WriteError(OSError, InputError):
@@ -137,7 +126,7 @@ class WriteError(OSError, InputError):
         return type(self), (Path(self.filename), OSError(self.errno, self.strerror))
 
     def __str__(self) -> str:
-        remedy = "free some space or choose" if self.errno in FULL else "choose"
+        remedy = "free some space or choose" if self.errno in FULL_DISK else "choose"
         return f"{self.filename}: cannot be written ({self.strerror}); {remedy} another place"
 
 

@@ -7,13 +7,12 @@ There are two limits. The content must fit into the free memory of the machine a
 
 from __future__ import annotations
 
-import gzip
 import io
 import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import psutil
 
@@ -43,15 +42,11 @@ def allowed_memory(root: Path = Path("/")) -> int:
     (versions 1 and 2) of the process and their ancestors. Cached files count as free, since the
     system can drop them.
     """
-    free = [_free_in_machine(), *_left_by_groups(root)]
-    return max(0, min(n for n in free if n is not None))
-
-
-def _free_in_machine() -> int:
     try:
-        return int(psutil.virtual_memory().available)
+        free = int(psutil.virtual_memory().available)
     except (OSError, psutil.Error):
-        return UNKNOWN
+        free = UNKNOWN
+    return max(0, min([free, *(n for n in _left_by_groups(root) if n is not None)]))
 
 
 def _left_by_groups(root: Path) -> Iterator[int | None]:
@@ -71,17 +66,12 @@ def _left_by_groups(root: Path) -> Iterator[int | None]:
             path = own["memory"]
         else:
             continue
-        for group in _upwards(root / mount.lstrip("/"), top, path):
-            yield _left(group, *names)
-
-
-def _upwards(mount: Path, top: str, path: str) -> Iterator[Path]:
-    """Yield folders of a group and its ancestors; a container often sees only the mounted one."""
-    inner = PurePosixPath(path)
-    below = inner.relative_to(top) if inner.is_relative_to(top) else PurePosixPath()
-    for part in (below, *below.parents):
-        if ".." not in part.parts:
-            yield mount / part
+        # A container often sees only the mounted folder of a group and its ancestors.
+        inner = PurePosixPath(path)
+        below = inner.relative_to(top) if inner.is_relative_to(top) else PurePosixPath()
+        for part in (below, *below.parents):
+            if ".." not in part.parts:
+                yield _left(root / mount.lstrip("/") / part, *names)
 
 
 def _left(group: Path, limit: str, usage: str, cached: str) -> int | None:
@@ -146,12 +136,6 @@ def read_bounded(path: Path, most: int, opener: Callable[..., Any] = open) -> by
     if len(data) > most:
         raise InputError(f"{path}: has more than {most:,} bytes, expected fewer; get it again")
     return data
-
-
-def gunzip(path: Path, cost: Callable[[bytes], int] = len) -> bytes:
-    """Read a gzip file, if `read_expanded` accepts its size."""
-    with gzip.open(path) as packed:
-        return read_expanded(cast(IO[bytes], packed), path, cost)
 
 
 def read_expanded(packed: IO[bytes], path: Path, cost: Callable[[bytes], int] = len) -> bytes:

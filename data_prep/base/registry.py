@@ -215,10 +215,6 @@ def _name(entry: Any) -> str:
     return str(entry.name)
 
 
-HELP_WIDTH = 78
-"""Width of help that is not wrapped to the terminal, such as lists, in columns."""
-
-
 def entries(doc: str | None, section: str) -> dict[str, str]:
     r"""Return names and texts of one section of a Google-style docstring.
 
@@ -242,7 +238,8 @@ def help_text(doc: str | None) -> str:
         elif paragraph.startswith("- "):
             items = re.split(r"\n(?=- )", paragraph)
             items = [" ".join(item.split()) for item in items]
-            filled = [textwrap.fill(i, HELP_WIDTH, subsequent_indent="  ") for i in items]
+            # Lists are not wrapped to the terminal.
+            filled = [textwrap.fill(i, 78, subsequent_indent="  ") for i in items]
             paragraph = "\b\n" + "\n".join(filled)
         paragraphs.append(paragraph)
     return "\n\n".join(paragraphs)

@@ -125,7 +125,6 @@ PRESETS = {
 """Preset by name; the first is the default."""
 
 
-ZONE = "Europe/Rome"
 MEMORY = 0.96  # AR(1) coefficient per ten-minute interval
 PER_HOUR = 6
 
@@ -146,7 +145,10 @@ def simulated_days(
         rng = np.random.default_rng([seed, 1 + day])
         midnight = pd.Timestamp(first + timedelta(days=day))
         times = pd.date_range(
-            midnight, midnight + pd.Timedelta(days=1), freq="10min", tz=ZONE, inclusive="left"
+            *(midnight, midnight + pd.Timedelta(days=1)),
+            freq="10min",
+            tz="Europe/Rome",
+            inclusive="left",
         )
         hours = np.asarray(times.day_of_week * 24 + times.hour + times.minute / 60)
         shocks = math.sqrt(1 - MEMORY**2) * rng.normal(size=(len(times), n_cells + 1))
@@ -159,7 +161,10 @@ def simulated_days(
         log_noise = noise[:, :-1] + noise[:, -1:] + white
         curves = {kind: weekly(KINDS[kind].week(), hours) for kind in KINDS}
         profile = np.stack([curves[k] for k in kinds], axis=1)
-        events = _events(hours % 24, n_cells, preset.event_rate, rng)
+        # The factor of events is 1 plus a bell of about an hour per event.
+        occurs = np.exp(rng.normal(0.3, 0.6, n_cells)) * (rng.random(n_cells) < preset.event_rate)
+        peak, width = rng.uniform(10, 21, n_cells), rng.uniform(0.3, 0.8, n_cells)
+        events = 1 + occurs * np.exp(-0.5 * (((hours % 24)[:, None] - peak) / width) ** 2)
         activity = scale * profile * events * np.exp(log_noise)
         yield times, rng.poisson(activity).astype(float) if preset.hourly else activity, rng
 
@@ -176,13 +181,6 @@ def _scales(kinds: np.ndarray, preset: Preset, rng: np.random.Generator) -> np.n
     means = np.array([np.mean(KINDS[k].week()) for k in kinds])
     result: np.ndarray = hourly / PER_HOUR / means / of_noise
     return result
-
-
-def _events(hours: np.ndarray, n_cells: int, rate: float, rng: np.random.Generator) -> np.ndarray:
-    """Return the factor of events `(step, cell)`: 1 plus a bell of about an hour per event."""
-    gain = np.exp(rng.normal(0.3, 0.6, n_cells)) * (rng.random(n_cells) < rate)
-    peak, width = rng.uniform(10, 21, n_cells), rng.uniform(0.3, 0.8, n_cells)
-    return 1 + gain * np.exp(-0.5 * ((hours[:, None] - peak) / width) ** 2)
 
 
 def weekly(values: tuple[float, ...], hours: np.ndarray) -> np.ndarray:

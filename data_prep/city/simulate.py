@@ -32,13 +32,6 @@ from data_prep.city.activity import KINDS, PRESETS, simulated_days, weekly
 from data_prep.sets.telecom_italia.cdr import SERVICES
 
 GRAIN = 0.1  # approximate minimum of a filled field
-HOME = 39
-# Activity of a country relative to Italy's, before `Kind.foreign`; code 0 is "not known".
-ABROAD = {0: 8e-4, 1: 6e-4, 7: 4e-4, 33: 12e-4, 34: 6e-4, 41: 10e-4, 44: 10e-4, 49: 12e-4}
-# Daytime activity per unit of Internet: SMS in and out, calls in and out, Internet.
-RATIOS = np.array([0.060, 0.040, 0.050, 0.055, 1.0])
-# Factor of SMS and calls per unit of Internet at 0, 2, …, 22 h local time.
-AWAKE = (0.35, 0.10, 0.03, 0.20, 0.80, 1.00, 1.00, 0.95, 1.00, 1.00, 0.85, 0.60)
 
 
 def write_day(
@@ -55,19 +48,24 @@ def write_day(
     The Internet activity of the `stuck` cell is its first value all day.
     """
     internet = np.where(ids == stuck, internet[0], internet)
-    awake = weekly(AWAKE * 7, np.asarray(times.hour + times.minute / 60))
-    services = internet[:, :, None] * RATIOS
-    services[:, :, :4] *= awake[:, None, None]
+    # Daytime activity per unit of Internet: SMS in and out, calls in and out, Internet; and the
+    # factor of SMS and calls at 0, 2, …, 22 h local time.
+    services = internet[:, :, None] * np.array([0.060, 0.040, 0.050, 0.055, 1.0])
+    awake = (0.35, 0.10, 0.03, 0.20, 0.80, 1.00, 1.00, 0.95, 1.00, 1.00, 0.85, 0.60)
+    by_time = weekly(awake * 7, np.asarray(times.hour + times.minute / 60))
+    services[:, :, :4] *= by_time[:, None, None]
     services[:, :, :4] *= np.exp(0.2 * rng.normal(size=(*internet.shape, 4)))
     foreign = np.where(ids == stuck, 0.0, [KINDS[k].foreign for k in kinds])[:, None]
     key = {
         "cell": np.tile(ids, len(times)),
         "time": np.repeat(times.as_unit("ms").asi8, len(ids)),
     }
-    frames = [_rows(key, HOME, services, rng)]
+    frames = [_rows(key, 39, services, rng)]
     # Roaming data were expensive in 2013: visitors use SMS and calls, and little Internet.
     roaming = services * foreign * np.array([1.0, 1.0, 1.0, 1.0, 0.1])
-    for country, share in ABROAD.items():
+    # Activity of a country relative to Italy's, before `CellKind.foreign`; code 0 is "not known".
+    abroad = {0: 8e-4, 1: 6e-4, 7: 4e-4, 33: 12e-4, 34: 6e-4, 41: 10e-4, 44: 10e-4, 49: 12e-4}
+    for country, share in abroad.items():
         crowd = np.exp(rng.normal(-0.5, 1.0, size=(*internet.shape, 1)))
         frames.append(_rows(key, country, share * crowd * roaming, rng))
     table = pl.concat(frames).sort("cell", "time", "country")
@@ -96,7 +94,6 @@ def _rows(
 
 NAME = "SIMULATED.json"
 MAX_DAYS = 10_000
-NOTE = "Invented by `stforecast simulate`: no number here says anything about a real network."
 
 
 @dataclass(frozen=True)
@@ -127,8 +124,11 @@ class Simulation:
 
     def write(self, folder: Path) -> None:
         """Write the marker into a folder."""
+        note = (
+            "Invented by `stforecast simulate`: no number here says anything about a real network."
+        )
         with atomic_path(folder / NAME) as part:
-            part.write_text(json.dumps({"note": NOTE} | asdict(self), indent=1) + "\n")
+            part.write_text(json.dumps({"note": note} | asdict(self), indent=1) + "\n")
 
     @property
     def source(self) -> str:

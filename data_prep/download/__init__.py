@@ -26,12 +26,10 @@ class Dataverse:
     Args:
         doi: persistent id, with or without the leading `doi:`.
         base: address of the installation.
-        pattern: glob of the file names to take; None takes all.
     """
 
     doi: str
     base: str = "https://dataverse.harvard.edu"
-    pattern: str | None = None
 
 
 @dataclass(frozen=True)

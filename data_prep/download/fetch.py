@@ -20,10 +20,6 @@ from data_prep.base.progress import each
 from data_prep.download import Archive, Item, Source, http, listing
 
 NAME = "SHA256SUMS"
-MOST = 2**20
-"""Maximum bytes of the record."""
-
-LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 
 
 def recorded(out: Path, name: str) -> str | None:
@@ -33,9 +29,9 @@ def recorded(out: Path, name: str) -> str | None:
     if not sums.exists():
         return None
     with reading(sums, "as checksums", "move it away and run again"):
-        lines = read_bounded(sums, MOST).decode().splitlines()
-    found = {match[2]: match[1] for match in map(LINE.fullmatch, lines) if match}
-    return f"sha256:{found[name]}" if name in found else None
+        lines = read_bounded(sums, 2**20).decode().splitlines()
+    found = [re.fullmatch(rf"([0-9a-f]{{64}}) [ *]{re.escape(name)}", line) for line in lines]
+    return next((f"sha256:{match[1]}" for match in reversed(found) if match), None)
 
 
 def record(out: Path, name: str, checksum: str) -> None:
@@ -76,14 +72,19 @@ def download(
             if another file has its name.
     """
     out = Path(out)
-    items = listing.select_files(listing.plan_files(sources, source), only)
+    there = listing.plan_files(sources, source)
+    # Members of an archive are selected when it is unpacked.
+    items = [i for i in there if only is None or i.archive or listing.matches(i.name, only)]
+    if not items:
+        names = ", ".join(i.name for i in there[:3]) + (", …" if len(there) > 3 else "")
+        raise InputError(f"none of the {len(there)} files matches {only!r}; they are: {names}")
     http.check_space(out, items)
     paths: list[Path] = []
     for item in each(items, "download", "file", progress=progress):
         if item.archive:
-            paths += _fetch_archive(item, item.archive, out, only, progress)
+            paths += _fetch_archive(item, item.archive, out, only, progress=progress)
         else:
-            paths.append(_fetch(item, out, progress))
+            paths.append(_fetch(item, out, progress=progress))
             _record(item, paths[-1], out)
     if not paths:
         raise InputError(f"no file matches {only!r}; ", Words("give another pattern with {only}"))
@@ -91,11 +92,11 @@ def download(
 
 
 def _fetch_archive(
-    item: Item, archive: Archive, out: Path, only: str | None, progress: bool
+    item: Item, archive: Archive, out: Path, only: str | None, *, progress: bool
 ) -> list[Path]:
     """Fetch an archive and unpack it; a damaged new download is not kept."""
     was_there = http.inside(out, item.name, item.origin).exists()
-    path = _fetch(item, out, progress)
+    path = _fetch(item, out, progress=progress)
     try:
         members = listing.unpack_archive(path, archive, out, only)
     except listing.DamagedError:
@@ -106,7 +107,7 @@ def _fetch_archive(
     return members
 
 
-def _fetch(item: Item, out: Path, progress: bool) -> Path:
+def _fetch(item: Item, out: Path, *, progress: bool) -> Path:
     """Fetch and verify one file, unless it exists."""
     path = http.inside(out, item.name, item.origin)
     for place in (path, http.partial(path)):
@@ -118,7 +119,7 @@ def _fetch(item: Item, out: Path, progress: bool) -> Path:
             path.parent.mkdir(parents=True, exist_ok=True)
             with file_lock(path.with_name(path.name + ".lock"), path):
                 if not path.exists():  # Another download may have finished it meanwhile.
-                    _obtain_verified(item, http.partial(path), progress)
+                    _obtain_verified(item, http.partial(path), progress=progress)
                     http.partial(path).replace(path)
         elif problem := _mismatch(path, item):
             raise InputError(f"{path}: exists but {problem}; move it away and run again")
@@ -134,22 +135,24 @@ def _record(item: Item, path: Path, out: Path) -> None:
         log.warning("%s: no checksum is published; recorded in %s: %s", path, NAME, found)
 
 
-def _obtain_verified(item: Item, part: Path, progress: bool) -> None:
+def _obtain_verified(item: Item, part: Path, *, progress: bool) -> None:
     resumed = part.exists()
-    _obtain(item, part, progress)
+    _obtain(item, part, progress=progress)
     if resumed and _mismatch(part, item):  # the earlier part was of another version
         part.unlink()
-        _obtain(item, part, progress)
+        _obtain(item, part, progress=progress)
     http.tag_of(part).unlink(missing_ok=True)
     if problem := _mismatch(part, item):
         part.unlink()
         raise InputError(f"{item.origin}: the download {problem}; try again or use a mirror")
 
 
-def _obtain(item: Item, part: Path, progress: bool) -> None:
+def _obtain(item: Item, part: Path, *, progress: bool) -> None:
     if listing.is_url(item.origin):
         http.persist(
-            item.origin, lambda: http.request(item, part, progress), lambda: http.size_of(part)
+            item.origin,
+            lambda: http.request(item, part, progress=progress),
+            lambda: http.size_of(part),
         )
     elif Path(item.origin).is_file():
         with atomic_path(part) as copy:

@@ -79,7 +79,6 @@ PAUSE = 1.0  # seconds before the second attempt; doubles with each further one
 TIMEOUT = (10.0, 60.0)  # seconds to connect, and between two pieces of a response
 # Sizes and resume positions count the file's own bytes, so responses must not be compressed.
 HEADERS = {"Accept-Encoding": "identity", "User-Agent": "stforecast-data-prep"}
-TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 T = TypeVar("T")
 
 
@@ -111,9 +110,11 @@ def persist(url: str, attempt: Callable[[], T], reached: Callable[[], int] = lam
             time.sleep(max(PAUSE * 2 ** (fruitless - 1), e.wait))
 
 
-def request(item: Item, part: Path, progress: bool) -> None:
+def request(item: Item, part: Path, *, progress: bool) -> None:
     """Make one request for the missing rest of `part`; raise `DroppedError` if another may help."""
-    start, tag = _resume_point(item, part)
+    tag = tag_of(part).read_text() if tag_of(part).exists() else None
+    # Without an ETag or a checksum, the rest might come from another version.
+    start = 0 if tag is None and item.checksum is None else size_of(part)
     if start and start == item.size:
         return
     wanted = {"Range": f"bytes={start}-"} if start else {}
@@ -129,23 +130,12 @@ def request(item: Item, part: Path, progress: bool) -> None:
         length = response.headers.get("Content-Length")
         size = int(span[2]) if span else int(length) if length else item.size
         _check_answer(item, response, size)
-        _remember(response.headers.get("ETag", ""), part)
-        _receive(response, part, start, size, progress)
-
-
-def _resume_point(item: Item, part: Path) -> tuple[int, str | None]:
-    """Return the bytes to keep of an earlier attempt, and the ETag of their version."""
-    tag = tag_of(part).read_text() if tag_of(part).exists() else None
-    if tag is None and item.checksum is None:
-        return 0, None  # without an ETag, the rest might come from another version
-    return size_of(part), tag
-
-
-def _remember(tag: str, part: Path) -> None:
-    if tag.startswith('"'):  # a weak tag, W/"…", does not guarantee equal bytes
-        tag_of(part).write_text(tag)
-    else:
-        tag_of(part).unlink(missing_ok=True)
+        tag = response.headers.get("ETag", "")
+        if tag.startswith('"'):  # A weak tag, W/"…", does not guarantee equal bytes.
+            tag_of(part).write_text(tag)
+        else:
+            tag_of(part).unlink(missing_ok=True)
+        _receive(response, part, start, size, progress=progress)
 
 
 def _check_answer(item: Item, response: requests.Response, size: int | None) -> None:
@@ -172,7 +162,7 @@ def _check_answer(item: Item, response: requests.Response, size: int | None) -> 
 
 
 def _receive(
-    response: requests.Response, part: Path, start: int, size: int | None, progress: bool
+    response: requests.Response, part: Path, start: int, size: int | None, *, progress: bool
 ) -> None:
     bar = tqdm(
         desc=part.stem,
@@ -244,7 +234,7 @@ def _open(url: str, headers: dict[str, str]) -> requests.Response:
         dropped = "no answer in time" if isinstance(e, failures.Timeout) else "no connection"
         raise DroppedError(dropped) from e
     status = f"HTTP {response.status_code} {response.reason}".strip()
-    if response.status_code in TRANSIENT:
+    if response.status_code in (408, 425, 429, 500, 502, 503, 504):  # Temporary failures.
         wait = response.headers.get("Retry-After", "")
         response.close()
         raise DroppedError(status, min(float(wait), 60.0) if wait.isdigit() else 0.0)

@@ -47,7 +47,12 @@ def plan_files(sources: Sequence[Source], source: str | None) -> list[Item]:
     if count > 1:
         raise InputError(f"the sources list {name!r} {count} times; give them one at a time")
     for item in items:
-        _check_checksum(item)
+        algorithm, _, digest = (item.checksum or "md5:0").partition(":")
+        if algorithm not in hashlib.algorithms_guaranteed or not re.fullmatch("[0-9a-f]+", digest):
+            raise InputError(
+                f"{item.name}: checksum {item.checksum!r} is not `algorithm:hexdigest` in lower "
+                "case with an algorithm of Python's hashlib"
+            )
     return items
 
 
@@ -66,15 +71,6 @@ def _locate(url: str, name: str, source: str | None) -> str:
     return source if Path(source).is_file() else str(Path(source, name))
 
 
-def _check_checksum(item: Item) -> None:
-    algorithm, _, digest = (item.checksum or "md5:0").partition(":")
-    if algorithm not in hashlib.algorithms_guaranteed or not re.fullmatch("[0-9a-f]+", digest):
-        raise InputError(
-            f"{item.name}: checksum {item.checksum!r} is not `algorithm:hexdigest` in lower case "
-            "with an algorithm of Python's hashlib"
-        )
-
-
 def _list_dataverse(dataset: Dataverse, source: str | None) -> list[Item]:
     """List the files of a data set from its installation, or a listing saved in the mirror."""
     base = (source if source and is_url(source) else dataset.base).rstrip("/")
@@ -85,7 +81,12 @@ def _list_dataverse(dataset: Dataverse, source: str | None) -> list[Item]:
     if saved and saved.is_file():
         origin, text = str(saved), saved.read_bytes()
     else:
-        text = _fetch_listing(origin, saved)
+        try:  # The official listing is also needed for a local mirror without a saved one.
+            text = persist(origin, lambda: read_body(origin))
+        except InputError as e:
+            if saved is None:
+                raise
+            raise InputError(f"{saved}: no listing here, and the official one fails: ", e) from e
     try:
         items = [
             _entry(f, base, folder) for f in json.loads(text)["data"]["latestVersion"]["files"]
@@ -95,23 +96,9 @@ def _list_dataverse(dataset: Dataverse, source: str | None) -> list[Item]:
             f"{origin}: not the listing of a Dataverse data set ({type(e).__name__}: {e}); give "
             "the address of a Dataverse installation"
         ) from e
-    chosen = [i for i in items if dataset.pattern is None or matches(i.name, dataset.pattern)]
-    if not chosen:
-        raise InputError(
-            f"{origin}: none of its {len(items)} files matches {dataset.pattern or '*'!r}; the "
-            "data set has changed, look at it in a browser"
-        )
-    return chosen
-
-
-def _fetch_listing(url: str, saved: Path | None) -> bytes:
-    """Fetch the official listing, also needed for a local mirror without a `saved` one."""
-    try:
-        return persist(url, lambda: read_body(url))
-    except InputError as e:
-        if saved is None:
-            raise
-        raise InputError(f"{saved}: no listing here, and the official one fails: ", e) from e
+    if not items:
+        raise InputError(f"{origin}: has no files, but had some; look at it in a browser")
+    return items
 
 
 def _entry(record: dict[str, Any], base: str, folder: Path | None) -> Item:
@@ -134,15 +121,6 @@ def _entry(record: dict[str, Any], base: str, folder: Path | None) -> Item:
     return Item(str(name), origin, None if size is None else int(size), checksum)
 
 
-def select_files(items: list[Item], only: str | None) -> list[Item]:
-    """Select the items to fetch; members of an archive are selected when it is unpacked."""
-    chosen = [i for i in items if only is None or i.archive or matches(i.name, only)]
-    if not chosen:
-        shown = ", ".join(i.name for i in items[:3]) + (", …" if len(items) > 3 else "")
-        raise InputError(f"none of the {len(items)} files matches {only!r}; they are: {shown}")
-    return chosen
-
-
 def matches(name: str, pattern: str) -> bool:
     """Return whether a glob matches a name, with or without its folders."""
     return fnmatchcase(name, pattern) or fnmatchcase(PurePosixPath(name).name, pattern)
@@ -161,8 +139,10 @@ def unpack_archive(path: Path, archive: Archive, out: Path, only: str | None) ->
         targets = {m: inside(out, m.filename, str(path)) for m in _members(z, archive)}
         if only is not None:
             targets = {m: t for m, t in targets.items() if matches(m.filename, only)}
-        for member in targets:
-            _check_whole(z, member)
+        for member in targets:  # Its checksum is verified before anything is unpacked.
+            with z.open(member) as packed:
+                while packed.read(CHUNK):
+                    pass
         for member, target in targets.items():
             _unpack_member(z, member, target)
     return list(targets.values())
@@ -179,13 +159,6 @@ def _sound(path: Path) -> Iterator[None]:
         raise DamagedError(
             f"{path}: not a valid zip ({e}); remove it if it exists, and run again"
         ) from e
-
-
-def _check_whole(z: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
-    """Read a member to its end to verify its checksum, before anything is unpacked."""
-    with z.open(member) as packed:
-        while packed.read(CHUNK):
-            pass
 
 
 def _members(z: zipfile.ZipFile, archive: Archive) -> list[zipfile.ZipInfo]:
@@ -213,13 +186,10 @@ def _unpack_member(z: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path) ->
         if not target.exists():
             with z.open(member) as packed, atomic_path(target) as part, part.open("wb") as f:
                 shutil.copyfileobj(packed, f, CHUNK)
-        elif _crc(target) != member.CRC:
+            return
+        crc = 0
+        with target.open("rb") as f:
+            while chunk := f.read(CHUNK):
+                crc = zlib.crc32(chunk, crc)
+        if crc != member.CRC:
             raise InputError(f"{target}: exists but differs from {z.filename}; move it away")
-
-
-def _crc(path: Path) -> int:
-    crc = 0
-    with path.open("rb") as f:
-        while chunk := f.read(CHUNK):
-            crc = zlib.crc32(chunk, crc)
-    return crc

@@ -39,11 +39,7 @@ from data_prep.readers.times import check_time_zone, regular_steps
 SOURCES: tuple[()] = ()
 # Each service, and the variables whose sum replaces it in a cube without it.
 SERVICES = {"sms": ("sms_in", "sms_out"), "call": ("call_in", "call_out"), "net": ("internet",)}
-# Smallest value of a time since 1970 in each unit; smaller numbers are step numbers.
-UNITS = {"nanoseconds": 1e17, "microseconds": 1e14, "milliseconds": 9e9, "seconds": 5e8}
 SLAB = 144
-ENTRY = 64  # bytes of memory for each row or column number while it is checked
-ZEROS = 2048  # bytes in memory per byte of a file that is nearly all zeros
 # Attributes that `write` takes from a cube, and their values for a file without them.
 ORIGIN = {
     "title": "Telecom Italia activity in FedDA's layout",
@@ -122,7 +118,13 @@ def write(ds: xr.Dataset, path: Path, *, fill_missing: float | None = None) -> P
             "missing values"
         )
     columns = _columns_of(ds)
-    services = {name: data for name in SERVICES if (data := _service(ds, name)) is not None}
+    services: dict[str, xr.DataArray] = {}
+    for name, parts in SERVICES.items():
+        if name in ds.data_vars:
+            services[name] = observed(ds, name)
+        elif all(part in ds.data_vars for part in parts):
+            first, *others = (observed(ds, part) for part in parts)
+            services[name] = sum(others, first)
     if not services:
         raise InputError(
             f"the cube holds {', '.join(map(str, ds.data_vars))}, expected a service of FedDA's "
@@ -148,7 +150,8 @@ def write(ds: xr.Dataset, path: Path, *, fill_missing: float | None = None) -> P
 
 def _read_numbers(file: h5py.File, key: str, name: str) -> np.ndarray:
     """Read one number per row; some tools save them as a column `(rows, 1)`."""
-    values = read_array(file[key], name, ENTRY).ravel()
+    # Each takes 64 bytes of memory while it is checked.
+    values = read_array(file[key], name, 64).ravel()
     if values.dtype.kind not in "iuf" or not values.size or not np.isfinite(values).all():
         raise InputError(
             f"{name}: {key} is {values.dtype} of shape {values.shape}, expected finite numbers; "
@@ -175,8 +178,10 @@ def _read_cells(file: h5py.File, name: str) -> np.ndarray:
 
 def _read_times(file: h5py.File, name: str) -> pd.DatetimeIndex:
     idx = _read_numbers(file, "idx", name)
+    # The smallest value of a time since 1970 in each unit; smaller numbers are step numbers.
+    units = {"nanoseconds": 1e17, "microseconds": 1e14, "milliseconds": 9e9, "seconds": 5e8}
     for what, odd in {"begins with": idx[0], "goes up to": idx.max(), "has": idx.min()}.items():
-        unit = next((unit for unit, first in UNITS.items() if odd >= first), "step numbers")
+        unit = next((unit for unit, first in units.items() if odd >= first), "step numbers")
         if unit != "seconds":
             raise InputError(
                 f"{name}: idx {what} {odd}, which looks like {unit}, expected Unix seconds such as "
@@ -232,7 +237,8 @@ def _read_activity(data: h5py.Dataset, n_steps: int, cells: np.ndarray, name: st
 def _read_columns(data: h5py.Dataset, columns: np.ndarray, name: str) -> np.ndarray:
     """Read a subset of the columns, `(time, column)`, skipping slabs that hold none of them."""
     path, what = Path(data.file.filename), f"{name}: {data.name}"
-    check_expansion(NUMBER * data.size, path, what, ZEROS)
+    # A file that is nearly all zeros takes 2,048 bytes in memory per byte.
+    check_expansion(NUMBER * data.size, path, what, 2048)
     check_expansion(NUMBER * data.shape[0] * len(columns), path, what)
     values = np.empty((data.shape[0], len(columns)), data.dtype)
     for slab in np.unique(columns // SLAB):
@@ -256,16 +262,6 @@ def _columns_of(ds: xr.Dataset) -> np.ndarray:
             "prepare the data with UTC times"
         )
     return cells.to_numpy() - 1
-
-
-def _service(ds: xr.Dataset, name: str) -> xr.DataArray | None:
-    """Return a service `(time, cell)`, NaN where missing; None if the cube does not have it."""
-    if name in ds.data_vars:
-        return observed(ds, name)
-    if any(part not in ds.data_vars for part in SERVICES[name]):
-        return None
-    first, *others = (observed(ds, part) for part in SERVICES[name])
-    return sum(others, first)
 
 
 def _write_activity(

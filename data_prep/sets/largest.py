@@ -47,11 +47,6 @@ BY_HAND = (
     "https://www.kaggle.com/datasets/liuxu77/largest, which asks for an account"
 )
 STEP = pd.Timedelta("5min")
-DISTRICTS = {"SD": (11,), "GBA": (4,), "GLA": (7, 8, 12), "CA": ()}
-"""Districts of Caltrans of each sub-set; none for all of them."""
-
-ABOUT = ("District", "County", "Fwy", "Lane", "Direction")
-"""Columns of the sensors' table that become coordinates of the cells, where it has them."""
 
 
 def read(
@@ -84,16 +79,17 @@ def read(
     """
     length = step_of_multiple(step, STEP)
     paths = _find_years(Path(raw), years)
-    table = common.given_or_beside(meta, paths[0], ("ca_meta.csv",))
+    first = next(iter(paths))
+    table = common.given_or_beside(meta, first, ("ca_meta.csv",))
     if table is None:
-        raise no_file(paths[0].with_name("ca_meta.csv"), "table of the sensors", BY_HAND)
-    adjacency = common.given_or_beside(adjacency, paths[0], ("ca_rn_adj.npy",))
+        raise no_file(first.with_name("ca_meta.csv"), "table of the sensors", BY_HAND)
+    adjacency = common.given_or_beside(adjacency, first, ("ca_rn_adj.npy",))
     sensors, at = _read_sensors(table, subset)
     cells = sensors["ID"].to_numpy(dtype=str)
-    frame = pd.concat([read_frame(path, _year_of(path), cells) for path in paths])
+    frame = pd.concat([read_frame(path, year, cells) for path, year in paths.items()])
     name = ", ".join(path.name for path in paths)
     common.check_readings(frame, name, "flow", "vehicles")
-    frame = common.even_steps(frame, name, STEP, common.CALIFORNIA, allow_gaps)
+    frame = common.even_steps(frame, name, STEP, common.CALIFORNIA, allow_gaps=allow_gaps)
     longer = common.average(frame, length, zero_is_missing=False)
     frame = frame if longer is frame else longer.round(0)
     ds = common.road_cube(
@@ -108,7 +104,8 @@ def read(
         zero_is_missing=zero_is_missing,
         long_names={"flow": "vehicles in 5 minutes"},
     )
-    known = [column for column in ABOUT if column in sensors]
+    about = ("District", "County", "Fwy", "Lane", "Direction")
+    known = [column for column in about if column in sensors]
     ds = ds.assign_coords({c.lower(): ("cell", sensors[c].to_numpy()) for c in known})
     return common.add_roads(ds, _read_roads(adjacency, at)) if adjacency else ds
 
@@ -116,10 +113,13 @@ def read(
 prepare = partial(write_read, read)
 
 
-def _find_years(raw: Path, years: str) -> list[Path]:
-    """Return the yearly files in the order of their years."""
+def _find_years(raw: Path, years: str) -> dict[Path, int]:
+    """Return the yearly files and their years, in order."""
     if raw.is_file():
-        return [raw]
+        found = re.search(r"20\d\d", raw.stem)
+        if found is None:
+            raise InputError(f"{raw.name}: no year in its name; rename it like ca_his_raw_2019.h5")
+        return {raw: int(found[0])}
     if not raw.is_dir():
         raise no_file(raw, "file or folder", BY_HAND)
     chosen = sorted({year.strip() for year in years.split(",")})
@@ -128,25 +128,18 @@ def _find_years(raw: Path, years: str) -> list[Path]:
             f"years is {years!r} with {odd[0]!r}, expected some of 2017 to 2021 separated by "
             "commas; write them like 2018,2019"
         )
-    paths = [raw / f"ca_his_raw_{year}.h5" for year in chosen]
+    paths = {raw / f"ca_his_raw_{year}.h5": int(year) for year in chosen}
     if absent := [path for path in paths if not path.is_file()]:
         remedy = Words("{}, or choose other {years}", BY_HAND)
         raise no_file(absent[0], "year of records", remedy)
     return paths
 
 
-def _year_of(path: Path) -> int:
-    found = re.search(r"20\d\d", path.stem)
-    if found is None:
-        raise InputError(f"{path.name}: no year in its name; rename it like ca_his_raw_2019.h5")
-    return int(found[0])
-
-
 def _read_sensors(path: Path, subset: str) -> tuple[pd.DataFrame, np.ndarray]:
     """Return the rows of a sub-set in the table of all sensors, and their positions in it."""
     table, origin = read_table(path, text_columns=("ID",))
     require_columns(table, ("ID", "Lat", "Lng", "District"), origin)
-    districts = DISTRICTS[subset]
+    districts = {"SD": [11], "GBA": [4], "GLA": [7, 8, 12], "CA": []}[subset]
     chosen = table["District"].isin(districts) | (not districts)
     at = np.flatnonzero(chosen)
     if not at.size:

@@ -31,16 +31,6 @@ from data_prep.sets.roads.sensors import read_adjacency
 
 STEP = pd.Timedelta("5min")
 CHANNELS = ("flow", "occupancy", "speed")
-UNITS = {"flow": "count", "occupancy": "1", "speed": "mile/hour"}
-LONG_NAMES = {
-    "flow": "vehicles in 5 minutes",
-    "occupancy": "share of the time in which a vehicle is over the detector",
-    "speed": "mean speed of the vehicles",
-}
-NAMED = re.compile(r"pems0[3478]")
-MAX_IDS = 2**20
-"""Maximum bytes of a file of sensor ids."""
-
 log = logging.getLogger(__name__)
 
 
@@ -48,15 +38,12 @@ class Pems(CubeReader):
     """One of the data sets; its docstring is the data sheet.
 
     Attributes:
-        name: its name, such as `"pems04"`.
         start: local time of the first step.
         shape: published shape `(time, sensor, channel)`.
     """
 
-    name: ClassVar[str] = ""
     start: ClassVar[str]
     shape: ClassVar[tuple[int, int, int]]
-    SOURCES: ClassVar[tuple[Archive, ...]]
 
     @classmethod
     def read(
@@ -86,7 +73,7 @@ class Pems(CubeReader):
         length = step_of_multiple(step, STEP)
         own, low = cls.name.upper(), cls.name
         path = common.find_records(Path(raw), (f"{own}.npz", f"{low}.npz"))
-        if NAMED.fullmatch(path.stem.lower()) and path.stem.lower() != low:
+        if re.fullmatch("pems0[3478]", path.stem.lower()) and path.stem.lower() != low:
             raise InputError(
                 f"{path.name}: its name is that of another data set, expected {own}.npz; use "
                 f"stforecast prepare {path.stem.lower()}"
@@ -97,7 +84,10 @@ class Pems(CubeReader):
             log.warning("%s: no %s beside it; the cube has no roads", path.name, graphs[0])
         ids = common.given_or_beside(ids, path, (f"{own}.txt", f"{low}.txt", "index.txt"))
         frames = cls._read_frames(path, ids)
-        frames = {n: common.average(f, length, zero_is_missing) for n, f in frames.items()}
+        frames = {
+            name: common.average(frame, length, zero_is_missing=zero_is_missing)
+            for name, frame in frames.items()
+        }
         cells = frames["flow"].columns.to_numpy(dtype=str)
         return common.road_cube(
             frames,
@@ -105,10 +95,14 @@ class Pems(CubeReader):
             roads=read_adjacency(adjacency, cells, neighbours=True) if adjacency else None,
             title=f"{own} road traffic",
             source="Caltrans PeMS, as published with ASTGCN (AAAI 2019) and STSGCN (AAAI 2020)",
-            units=UNITS,
+            units={"flow": "count", "occupancy": "1", "speed": "mile/hour"},
             time_zone=common.CALIFORNIA,
             zero_is_missing=zero_is_missing,
-            long_names=LONG_NAMES,
+            long_names={
+                "flow": "vehicles in 5 minutes",
+                "occupancy": "share of the time in which a vehicle is over the detector",
+                "speed": "mean speed of the vehicles",
+            },
         )
 
     @classmethod
@@ -146,7 +140,7 @@ class Pems(CubeReader):
 
 def _read_ids(path: Path, n_sensors: int) -> list[str]:
     """Read sensor ids, one on a line."""
-    ids = read_bounded(path, MAX_IDS).decode(errors="replace").split()
+    ids = read_bounded(path, 2**20).decode(errors="replace").split()
     odd = [i for i in ids if not i.isprintable() or "\N{REPLACEMENT CHARACTER}" in i]
     twice = [i for i, count in Counter(ids).items() if count > 1]
     if len(ids) != n_sensors or odd or twice:

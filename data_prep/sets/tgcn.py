@@ -33,7 +33,6 @@ class Tgcn(CubeReader):
     """One of the data sets; its docstring is the data sheet.
 
     Attributes:
-        name: its name, such as `"sz-taxi"`.
         title: title of the cube.
         prefix: how its files' names begin.
         start: local time of the first step.
@@ -43,7 +42,6 @@ class Tgcn(CubeReader):
         time_zone: zone of the times.
     """
 
-    name: ClassVar[str] = ""
     title: ClassVar[str]
     prefix: ClassVar[str]
     start: ClassVar[str]
@@ -51,7 +49,6 @@ class Tgcn(CubeReader):
     units: ClassVar[str]
     long_name: ClassVar[str]
     time_zone: ClassVar[str]
-    SOURCES: ClassVar[tuple[File, ...]]
 
     @classmethod
     def read(
@@ -77,10 +74,13 @@ class Tgcn(CubeReader):
             InputError: if a file is invalid; names it.
         """
         length = step_of_multiple(step or cls.step, pd.Timedelta(cls.step))
-        path = cls._find(Path(raw))
+        raw, name = Path(raw), f"{cls.prefix}_speed.csv"
+        if raw.is_dir() and not (raw / name).exists():
+            raise InputError(f"{raw}: no {name} in this folder; give the path of the file")
+        path = common.find_records(raw, (name,))
         adjacency = common.given_or_beside(adjacency, path, (f"{cls.prefix}_adj.csv",))
         locations = common.given_or_beside(locations, path, ("graph_sensor_locations.csv",))
-        frame = common.average(cls._read_frame(path), length, zero_is_missing)
+        frame = common.average(cls._read_frame(path), length, zero_is_missing=zero_is_missing)
         cells = frame.columns.to_numpy(dtype=str)
         if adjacency:
             refuse_pickle(adjacency)
@@ -96,13 +96,6 @@ class Tgcn(CubeReader):
             zero_is_missing=zero_is_missing,
             long_names={"speed": cls.long_name},
         )
-
-    @classmethod
-    def _find(cls, raw: Path) -> Path:
-        name = f"{cls.prefix}_speed.csv"
-        if raw.is_dir() and not (raw / name).exists():
-            raise InputError(f"{raw}: no {name} in this folder; give the path of the file")
-        return common.find_records(raw, (name,))
 
     @classmethod
     def _read_frame(cls, path: Path) -> pd.DataFrame:

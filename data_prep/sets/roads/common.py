@@ -126,7 +126,7 @@ CALIFORNIA = "America/Los_Angeles"
 """Time zone of the detectors of Caltrans."""
 
 
-def average(frame: pd.DataFrame, length: pd.Timedelta, zero_is_missing: bool) -> pd.DataFrame:
+def average(frame: pd.DataFrame, length: pd.Timedelta, *, zero_is_missing: bool) -> pd.DataFrame:
     """Average the observed values `(time, cell)` over longer steps, counted from midnight.
 
     NaN where nothing was observed. The frame itself is returned if its steps have this length.
@@ -138,7 +138,7 @@ def average(frame: pd.DataFrame, length: pd.Timedelta, zero_is_missing: bool) ->
 
 
 def even_steps(
-    frame: pd.DataFrame, name: str, base: pd.Timedelta, zone: str, allow_gaps: bool
+    frame: pd.DataFrame, name: str, base: pd.Timedelta, zone: str, *, allow_gaps: bool
 ) -> pd.DataFrame:
     """Put values `(time, cell)` at local times on even steps, NaN in the steps that have no row.
 

@@ -16,9 +16,6 @@ from data_prep.readers.files import read_table
 from data_prep.readers.npz import Header, read_npz
 from data_prep.sets.roads.common import check_weights
 
-MAX_ID = 100
-"""Characters to look at for the first field of a table."""
-
 log = logging.getLogger(__name__)
 
 
@@ -56,7 +53,14 @@ def read_adjacency(path: Path, cells: np.ndarray, *, neighbours: bool = False) -
     roads, origin = _read_roads(path, cells)
     if not neighbours:
         return gaussian_kernel(_all_distances(roads, cells, origin))
-    _check_known(roads, cells, origin)
+    for end, position in (("from", "row"), ("to", "column")):
+        foreign = np.flatnonzero(roads[position] < 0)
+        if foreign.size:
+            raise InputError(
+                f"{origin.at(foreign[0])}: sensor {roads[end].iloc[foreign[0]]} is not in the "
+                f"records, whose sensors are {some(cells, 3)}; give the distances of the same data "
+                "set, and its file of sensor ids if it has one"
+            )
     weights = np.eye(len(cells), dtype=np.float32)
     weights[roads["row"], roads["column"]] = 1
     return weights
@@ -145,24 +149,20 @@ def _all_distances(roads: pd.DataFrame, cells: np.ndarray, origin: Origin) -> np
     return distance
 
 
-def _check_known(roads: pd.DataFrame, cells: np.ndarray, origin: Origin) -> None:
-    for end, position in (("from", "row"), ("to", "column")):
-        foreign = np.flatnonzero(roads[position] < 0)
-        if foreign.size:
-            raise InputError(
-                f"{origin.at(foreign[0])}: sensor {roads[end].iloc[foreign[0]]} is not in the "
-                f"records, whose sensors are {some(cells, 3)}; give the distances of the same data "
-                "set, and its file of sensor ids if it has one"
-            )
-
-
 def _read_named(path: Path, names: Sequence[str], n_ids: int) -> tuple[pd.DataFrame, Origin]:
     """Read columns of a table; the first ones are ids, kept as text.
 
     A file whose first line holds values has no header: its columns are taken in order. A last
     column `distance` serves as `cost`, as in STSGCN's lists.
     """
-    if _has_no_header(path):
+    first = ""
+    if path.is_file() and path.suffix == ".csv":
+        with (
+            reading(path.name, "as a table", "get it again"),
+            path.open(encoding="utf-8-sig", errors="replace") as file,
+        ):
+            first = file.readline(100).partition(",")[0].strip()
+    if first.isascii() and first.isdigit():
         numbered = Dialect.numbered(len(names))
         df, origin = read_table(path, text_columns=numbered[:n_ids], dialect=Dialect(header=False))
         require_columns(df, numbered, origin)
@@ -172,17 +172,6 @@ def _read_named(path: Path, names: Sequence[str], n_ids: int) -> tuple[pd.DataFr
         df = df.rename(columns={"distance": "cost"})
     require_columns(df, names, origin)
     return df, origin
-
-
-def _has_no_header(path: Path) -> bool:
-    if not path.is_file() or path.suffix != ".csv":
-        return False
-    with (
-        reading(path.name, "as a table", "get it again"),
-        path.open(encoding="utf-8-sig", errors="replace") as file,
-    ):
-        first = file.readline(MAX_ID).partition(",")[0].strip()
-    return first.isascii() and first.isdigit()
 
 
 def locate(cells: np.ndarray, ids: Sequence[str], name: str) -> list[int]:
