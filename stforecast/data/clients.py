@@ -64,9 +64,8 @@ class Partition:
         >>> Partition.from_labels(["b", "a", "b"]).client_of.tolist()
         [0, 1, 0]
         """
-        names: dict[str, int] = {}
-        client_of = [names.setdefault(str(label), len(names)) for label in labels]
-        return cls(np.array(client_of, dtype=np.intp), tuple(names))
+        client_of, names = pd.factorize(np.array([str(label) for label in labels], dtype=object))
+        return cls(client_of, tuple(names))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -113,17 +112,15 @@ class Partition:
             raise ValueError(f"cells with {data.sizes.tolist()} windows are not aligned in time")
         groups = torch.from_numpy(self.sizes)
         sizes = groups * int(data.sizes[0])
-        tensors = {name: self._joined(t, int(sizes.max())) for name, t in data.tensors.items()}
+        samples, tensors = int(sizes.max()), {}
+        for name, t in data.tensors.items():
+            tensors[name] = t.new_zeros(len(self), samples, *t.shape[2:])
+            for row, own in zip(tensors[name], self.cells, strict=True):
+                of_client = t[torch.from_numpy(own)].transpose(0, 1).flatten(0, 1)
+                row[: len(of_client)] = of_client
         if "sample" in tensors:
-            tensors["sample"] = torch.arange(int(sizes.max())).expand(len(self), -1)
+            tensors["sample"] = torch.arange(samples).expand(len(self), -1)
         return ClientData(tensors, sizes, data.augment, groups)
-
-    def _joined(self, t: Tensor, samples: int) -> Tensor:
-        joined = t.new_zeros(len(self), samples, *t.shape[2:])
-        for row, own in zip(joined, self.cells, strict=True):
-            of_client = t[torch.from_numpy(own)].transpose(0, 1).flatten(0, 1)
-            row[: len(of_client)] = of_client
-        return joined
 
     def scatter(self, forecasts: Tensor, clients: Tensor, out: Tensor) -> None:
         """Write forecasts `(clients, samples, …)` to those of their cells, `(cells, times, …)`.
@@ -174,12 +171,6 @@ log = logging.getLogger(__name__)
 
 FORMS = "cell, all, a file such as OWNERS.csv, a column of the cube, kmeans:8 or grid:4x4"
 
-CELL, CLIENT = "cell", "client"
-"""Columns of a file of clients."""
-
-SEED = 0
-"""Seed of k-means: the clients do not depend on the run's seed."""
-
 
 def check_clients(text: str) -> None:
     """Refuse a text that cannot say what the clients are."""
@@ -210,14 +201,14 @@ def partition_cells(text: str, series: Series) -> Partition:
 def _owners(path: Path, series: Series) -> list[str]:
     """Read the client of each cell from a file with the columns `cell` and `client`."""
     remedy = "give a CSV file with a line cell,client and then one line for each cell"
-    table = read_texts(path, "file of clients", (CELL, CLIENT), remedy)
-    listed, cells = table[CELL], [str(cell) for cell in series.cells]
+    table = read_texts(path, "file of clients", ("cell", "client"), remedy)
+    listed, cells = table["cell"], [str(cell) for cell in series.cells]
     if listed.duplicated().any():
         raise InputError(
             f"{path}: cell {listed[listed.duplicated()].iloc[0]} has two lines; a cell belongs to "
             "one client"
         )
-    owners = dict(zip(listed, table[CLIENT], strict=True))
+    owners = dict(zip(listed, table["client"], strict=True))
     if unknown := [cell for cell in owners if cell not in set(cells)]:
         raise InputError(
             f"{path}: {counted(len(unknown), 'cell')} that {series.name} does not have: "
@@ -280,9 +271,9 @@ def _districts(series: Series, n: int) -> list[str]:
             f"clients is kmeans:{n}, but {series.name} has cells at {different} places; give "
             "fewer districts"
         )
-    found = KMeans(n, n_init=10, random_state=SEED).fit_predict(places)
-    number: dict[int, int] = {}
-    return [f"district {number.setdefault(int(i), len(number) + 1)}" for i in found]
+    # The clients do not depend on the run's seed.
+    found = KMeans(n, n_init=10, random_state=0).fit_predict(places)
+    return [f"district {i + 1}" for i in pd.factorize(found)[0]]
 
 
 def _tiles(series: Series, n_rows: int, n_columns: int) -> list[str]:

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from stforecast.data.covariates import Covariates
-    from stforecast.data.window_spec import WindowSpec
-
-MONDAY = pd.Timestamp("1970-01-05")
 
 
 def day_slots(
@@ -41,7 +38,8 @@ def day_slots(
         if len(local_times) < 2:
             raise InputError(f"{counted(len(local_times), 'time step')}; slots need at least two")
         step = pd.Series(local_times).diff().mode().iloc[0]
-    return np.asarray((local_times - MONDAY) // step % period, dtype=np.int64)
+    monday = pd.Timestamp("1970-01-05")
+    return np.asarray((local_times - monday) // step % period, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -119,33 +117,6 @@ class Calendar:
         events = self.events and self.events.of_cells(position)
         covariates = self.covariates and self.covariates.of_cells(position)
         return dataclasses.replace(self, events=events, covariates=covariates)
-
-    def event_inputs(self, starts: np.ndarray, spec: WindowSpec) -> np.ndarray:
-        """Return the share of each target step that events of each kind take, times their scale.
-
-        Its shape is `(cells, windows, spec.n_events)`, float32.
-        """
-        if self.events is None:
-            raise InputError("windows read events, but the data were read without a table of them")
-        first = int(starts.min()) if len(starts) else 0
-        steps = starts[:, None] + np.arange(spec.horizon) - first
-        n_steps = int(steps.max(initial=-1)) + 1
-        shares = self.events.shares(self.time(first), self.step, n_steps)
-        if self.events.scale is not None:
-            shares *= self.events.scale.astype(np.float32)
-        return shares[:, steps].reshape(len(shares), len(starts), spec.n_events)
-
-    def covariate_inputs(self, starts: np.ndarray, spec: WindowSpec) -> np.ndarray:
-        """Return the further services and static columns of windows, NaN where missing.
-
-        Its shape is `(cells, windows, spec.n_covariates)`, float32.
-        """
-        if self.covariates is None:
-            raise InputError(
-                "windows read further services or static columns, but the data were read without "
-                "them"
-            )
-        return self.covariates.inputs(starts, spec)
 
     def steps_in(self, span: pd.Timedelta) -> int:
         """Number of steps in `span`."""

@@ -58,7 +58,10 @@ class Covariates:
         return dataclasses.replace(self, observed=np.concatenate([gap, self.observed]))
 
     def inputs(self, starts: np.ndarray, spec: WindowSpec) -> np.ndarray:
-        """Return services and static columns of windows; see `Calendar.covariate_inputs`."""
+        """Return services and static columns of windows, NaN where missing.
+
+        Its shape is `(cells, windows, spec.n_covariates)`, float32.
+        """
         n_cells = self.observed.shape[1]
         steps = starts[:, None] - np.arange(1, spec.input_steps + 1)
         known = (steps >= 0) & (steps < len(self.observed))
@@ -188,10 +191,6 @@ def read_covariates(
     )
 
 
-READINGS = 2
-"""Number of latest readings of each neighbour."""
-
-
 def strongest_neighbours(adjacency: np.ndarray, n: int) -> np.ndarray:
     """Return the cells with the strongest roads to or from each cell, the strongest first.
 
@@ -216,13 +215,13 @@ def neighbour_inputs(
     calendar: Calendar,
     neighbours: np.ndarray,
 ) -> np.ndarray:
-    """Return the latest readings of each cell's `strongest_neighbours` before each window.
+    """Return the two latest readings of each cell's `strongest_neighbours` before each window.
 
-    Its shape is `(cells, windows, neighbours * READINGS)`, float32, the newest reading of each
-    neighbour first, 0.0 where there is no neighbour. Gaps are filled by the rule of the windows.
+    Its shape is `(cells, windows, neighbours * 2)`, float32, the newest reading of each neighbour
+    first, 0.0 where there is no neighbour. Gaps are filled by the rule of the windows.
     """
     latest = dataclasses.replace(
-        spec, closeness=1, periods=0, extra_lags=f"2-{READINGS}", calendar="none", holidays=""
+        spec, closeness=1, periods=0, extra_lags="2", calendar="none", holidays=""
     )
     readings = input_windows(series, starts, latest, calendar)[neighbours]
     readings[neighbours < 0] = 0.0

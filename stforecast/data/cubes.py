@@ -22,12 +22,6 @@ from data_prep.readers.resampling import Resampling
 Data = xr.Dataset | pd.DataFrame | str | os.PathLike[str]
 """A cube, a table (long, or time × cell), or the path of a cube or of a table."""
 
-OPTIONS = (
-    "units", "time_zone", "clock", "zero_is_missing", "allow_gaps", "duplicates", "title",
-    "resample", "agg",
-)  # fmt: skip
-"""Options of a DataFrame with times as index."""
-
 
 def open_cube(data: Data, *, name: str = "value", **options: Any) -> xr.Dataset:
     """Open a cube, or make one of a table.
@@ -62,7 +56,8 @@ def open_cube(data: Data, *, name: str = "value", **options: Any) -> xr.Dataset:
     if isinstance(data, pd.DataFrame) and isinstance(units := data.attrs.get("units"), str):
         options.setdefault("units", units)
     if isinstance(data, pd.DataFrame) and not counts_rows(data):
-        _check_options(options, OPTIONS)
+        known = ["units", "time_zone", "clock", "zero_is_missing", "allow_gaps", "duplicates"]
+        _check_options(options, [*known, "title", "resample", "agg"])
         resampling = Resampling.of(options.pop("resample", None), options.pop("agg", None))
         if resampling and resampling.of_events:
             raise InputError(
@@ -86,7 +81,7 @@ def open_cube(data: Data, *, name: str = "value", **options: Any) -> xr.Dataset:
     raise InputError(_not_data(data))
 
 
-def _check_options(options: dict[str, Any], known: list[str] | tuple[str, ...]) -> None:
+def _check_options(options: dict[str, Any], known: list[str]) -> None:
     if unknown := options.keys() - set(known):
         raise choose("option of open_cube", min(unknown), known)
 

@@ -54,9 +54,6 @@ def read_texts(path: Path, what: str, columns: Sequence[str], remedy: str) -> pd
 KIND, DATE, START, END, CELLS = "kind", "date", "start", "end", "cells"
 """Columns of a table of events."""
 
-RAREST = 0.01
-"""Share of the time below which rarer events have no larger inputs."""
-
 REMEDY = (
     "give a CSV file with the columns kind, start and end (or date) and, for events at some cells "
     "only, cells"
@@ -119,6 +116,19 @@ class Events:
             found[cells, first:last, kind] += taken.astype(np.float32)
         return np.minimum(found, 1.0)
 
+    def inputs(self, starts: np.ndarray, horizon: int, calendar: Calendar) -> np.ndarray:
+        """Return the share of each target step that events of each kind take, times their scale.
+
+        Its shape is `(cells, windows, horizon, kinds)`, float32.
+        """
+        first = int(starts.min()) if len(starts) else 0
+        steps = starts[:, None] + np.arange(horizon) - first
+        n_steps = int(steps.max(initial=-1)) + 1
+        shares = self.shares(calendar.time(first), calendar.step, n_steps)
+        if self.scale is not None:
+            shares *= self.scale.astype(np.float32)
+        return shares[:, steps]
+
     def fit_scale(self, calendar: Calendar, learned: slice, data: str) -> np.ndarray:
         """Return `scale`, fitted on the steps of the targets of the training part.
 
@@ -141,7 +151,7 @@ class Events:
                     "its effect cannot be learned; ",
                     Words("remove it, or train on another {split}"),
                 )
-        return 1 / np.sqrt(shares.clip(RAREST, 1.0))
+        return 1 / np.sqrt(shares.clip(0.01, 1.0))
 
 
 def is_event_table(text: str | os.PathLike[str]) -> bool:

@@ -124,7 +124,16 @@ def describe_folds(n_steps: int, step: pd.Timedelta, options: FoldOptions) -> st
 
 def _lengths(options: FoldOptions, n_steps: int, step: pd.Timedelta) -> _Lengths:
     """Return the lengths of the spans in steps."""
-    test, validation, gap, train = (_n_steps(n, getattr(options, n), step) for n in LENGTHS)
+    found = []
+    for name in LENGTHS:
+        text = getattr(options, name)
+        length = dates.in_steps(text, step) if text else 0
+        if length is None:
+            raise InputError(
+                f"{name} is {text}, not a whole number of steps of {dates.in_words(1, step)}"
+            )
+        found.append(length)
+    test, validation, gap, train = found
     if not options.test:
         share = n_steps * TESTED_PERCENT // 100 // options.folds
         if share == 0:
@@ -134,15 +143,6 @@ def _lengths(options: FoldOptions, n_steps: int, step: pd.Timedelta) -> _Lengths
             )
         test = _whole_days(share, step)
     return _Lengths(test, validation if options.validation else test, gap, train)
-
-
-def _n_steps(name: str, text: str, step: pd.Timedelta) -> int:
-    n_steps = dates.in_steps(text, step) if text else 0
-    if n_steps is None:
-        raise InputError(
-            f"{name} is {text}, not a whole number of steps of {dates.in_words(1, step)}"
-        )
-    return n_steps
 
 
 def _whole_days(n_steps: int, step: pd.Timedelta) -> int:
@@ -205,7 +205,10 @@ def _text(
     times = local_times.append(pd.DatetimeIndex([dates.end_of(local_times, step)]))
     intervals = []
     for span in spans:
-        first, end = (_date(times[n]) for n in (span.start, span.stop))
+        first, end = (
+            f"{time:%Y-%m-%d}" if time == time.normalize() else time.isoformat()
+            for time in (times[span.start], times[span.stop])
+        )
         if len(span) < horizon:
             raise InputError(
                 f"the clock is set back at {first}, which leaves {counted(len(span), 'step')} of "
@@ -213,10 +216,6 @@ def _text(
             )
         intervals.append(f"{first}/{end}")
     return f"dates:{','.join(intervals)}"
-
-
-def _date(time: pd.Timestamp) -> str:
-    return f"{time:%Y-%m-%d}" if time == time.normalize() else time.isoformat()
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,13 @@
 A wild reading, such as a spike, a counter that was reset or another unit, counts as missing: no
 window reads it, no method learns it and no error is computed of it.
 
-- A cell's bound is `FACTOR` times its usual peak, or more where large readings are usual. The usual
-  peak is the 90 % quantile of the sizes of its training readings other than 0, but at most
-  `AT_MOST` times the median day's. A bad week thus cannot raise it. The factor is the squared ratio
-  of the 90 % to the 50 % quantile of the median day where that is larger, as in counts with bursts.
+- A cell's bound is ten times its usual peak, or more where large readings are usual. The usual
+  peak is the 90 % quantile of the sizes of its training readings other than 0, but at most 1.5
+  times the median day's. A bad week thus cannot raise it. The factor is the squared ratio of the
+  90 % to the 50 % quantile of the median day where that is larger, as in counts with bursts. A cell
+  with fewer than 20 such readings has no bound.
 - Of smaller faults that last, such as another unit: where four hours of the last twelve are beyond
-  `LASTING` times the bound, no reading is believed.
+  0.35 times the bound, no reading is believed.
 - A negative reading is wild in a cell without negative ones. A negative value that is always the
   same, in fewer than half of the training days, does not count as one. A reading of 0 is wild in
   such a cell if two weeks or more of training have no 0, or in a single run alone.
@@ -21,9 +22,9 @@ window reads it, no method learns it and no error is computed of it.
 
 Else the rule looks back only: a forecast does not depend on later readings.
 
-What is learnt has a second bound: readings further from the mean than `LEARNT` times the furthest
-of the training part are read, but not learnt, so that one cell cannot outweigh the others in a
-refit; see `learnable`.
+What is learnt has a second bound: readings more than twice as far from the mean as the furthest of
+the training part are read, but not learnt, so that one cell cannot outweigh the others in a refit;
+see `learnable`.
 """
 
 from __future__ import annotations
@@ -36,32 +37,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-FACTOR = 10.0
-"""Least bound, in usual peaks of a cell."""
-
-AT_MOST = 1.5
-"""Most by which a cell's 90 % quantile exceeds that of its median day."""
-
-LASTING = 0.35
-"""Share of a bound beyond which a few hours of readings are not believed."""
-
-HOURS = 1 / 6
-"""Share of a day that these few hours are."""
-
-LEARNT = 2.0
-"""Furthest z-score that is learnt, in furthest ones of the training part."""
-
 MEMORY = 15
 """Days of which more than half show that a level has moved."""
-
-LEVELS = [1.5 * 2**i for i in range(20)]
-"""Factors by which a level may have moved."""
-
-FEWEST = 20
-"""Training readings other than 0 below which a cell has no bound."""
-
-SMALLEST = 1e-200
-"""Lower bound of a cell where 0 is not believed."""
 
 NO_LIMIT = float(np.finfo(np.float64).max)
 """Bound of a cell that has none; saved arrays are finite."""
@@ -83,7 +60,7 @@ class Bounds:
     upper: np.ndarray
     usual: np.ndarray
     day: int
-    lasting: float = LASTING
+    lasting: float = 0.35
 
     @classmethod
     def of(cls, seen: np.ndarray, day: int) -> Bounds:
@@ -100,12 +77,13 @@ class Bounds:
         middles, peaks = _quantiles(by_day, 0.5, 0.9)
         of_days = (_quantiles(of, 0.5)[0] for of in (middles, peaks, peaks / middles))
         usual, usual_peak, ratio = of_days
-        none = np.isfinite(sizes).sum(axis=0) < FEWEST
-        upper = np.fmin(peak, AT_MOST * usual_peak) * np.fmax(FACTOR, ratio**2)
+        none = np.isfinite(sizes).sum(axis=0) < 20
+        upper = np.fmin(peak, 1.5 * usual_peak) * np.fmax(10.0, ratio**2)
         upper, usual = (np.where(none, NO_LIMIT, of) for of in (upper, usual))
-        lower = np.where(
-            _never_negative(seen, day), np.where(_never_zero(seen, day), SMALLEST, 0.0), -upper
-        )
+        zero = seen == 0
+        runs = zero[0] + (zero[1:] & ~zero[:-1]).sum(axis=0)
+        never_zero = (runs < 2) & (len(seen) >= 14 * day)
+        lower = np.where(_never_negative(seen, day), np.where(never_zero, 1e-200, 0.0), -upper)
         lower = np.where(none, -NO_LIMIT, lower)
         return cls(lower, upper, usual, day)
 
@@ -113,7 +91,7 @@ class Bounds:
         """Return which readings `(steps, cells)` are not believed."""
         lower, upper, usual = map(torch.as_tensor, (self.lower, self.upper, self.usual))
         sizes, factor = values.abs(), torch.ones_like(values)
-        for level in LEVELS:
+        for level in (1.5 * 2**i for i in range(20)):
             factor = torch.where(self._mostly(sizes >= level * usual), level, factor)
         zero = sizes == 0
         gone = zero & self._mostly(zero)
@@ -122,7 +100,7 @@ class Bounds:
             bound = share * factor
             return (values > bound * upper) | ((values < bound * lower) & ~gone)
 
-        lasting = _in_last(beyond(self.lasting), self.day // 2) >= max(3, HOURS * self.day)
+        lasting = _in_last(beyond(self.lasting), self.day // 2) >= max(3, 1 / 6 * self.day)
         found = beyond(1.0) | lasting
         return found & ~(found | values.isnan()).all(dim=0)
 
@@ -182,11 +160,11 @@ class Bounds:
 def learnable(z: np.ndarray, fit: slice, day: int) -> np.ndarray:
     """Return z-scores `(steps, cells)` with NaN for those that are not learnt.
 
-    They are further from 0 than `LEARNT` times the furthest of the training part, `fit`, or come
+    They are more than twice as far from 0 as the furthest of the training part, `fit`, or come
     within half a day after many of these.
     """
     seen = np.abs(z[fit])
-    furthest = LEARNT * np.fmax.reduce(seen, axis=0, initial=1.0)
+    furthest = 2.0 * np.fmax.reduce(seen, axis=0, initial=1.0)
     nothing = np.full_like(furthest, NO_LIMIT)
     return Bounds(-furthest, furthest, nothing, day, lasting=1.0).believed(z)
 
@@ -200,16 +178,6 @@ def _never_negative(seen: np.ndarray, day: int) -> np.ndarray:
     lowest, highest = (of.reduce(negative, axis=0) for of in (np.fmin, np.fmax))
     days = np.asarray((_by_day(negative, day) < 0).any(axis=0))
     return np.isnan(lowest) | ((lowest == highest) & (2 * days.sum(axis=0) < len(days)))
-
-
-def _never_zero(seen: np.ndarray, day: int) -> np.ndarray:
-    """Return which cells have no 0 in the training readings `(steps, cells)`, or one run of them.
-
-    None has where these are shorter than two weeks.
-    """
-    zero = seen == 0
-    runs = zero[0] + (zero[1:] & ~zero[:-1]).sum(axis=0)
-    return (runs < 2) & (len(seen) >= 14 * day)
 
 
 def _by_day(values: np.ndarray, day: int) -> np.ndarray:

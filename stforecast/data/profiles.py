@@ -19,9 +19,6 @@ from stforecast.federated.core.data import ClientData, members
 from stforecast.federated.core.prototypes import PrototypeMeans
 from stforecast.federated.core.tensors import Batch
 
-TURNS = 20
-"""Maximum number of alternations between location and profile (FedDA's released code)."""
-
 
 def mean_windows(data: Batch, n_slots: int, week_periods: int, group: int = 1) -> Batch:
     """Average windows over each (week, slot).
@@ -73,9 +70,9 @@ def cluster_clients(
     """Cluster clients by location `(clients, 2)` in degrees and profile `(clients, values)`.
 
     K-means by location and k-means by profile alternate, each initialised with the means of the
-    other's clusters, until they agree (V-measure 1) or after `TURNS`; the profiles' clusters are
-    returned, `(clients,)` from 0 without gaps. Without locations it is one k-means of the profiles.
-    There are fewer clusters if fewer clients differ.
+    other's clusters, until they agree (V-measure 1) or after 20 turns, as in FedDA's released code;
+    the profiles' clusters are returned, `(clients,)` from 0 without gaps. Without locations it is
+    one k-means of the profiles. There are fewer clusters if fewer clients differ.
     """
     from sklearn.cluster import KMeans
     from sklearn.metrics import v_measure_score
@@ -85,7 +82,7 @@ def cluster_clients(
     labels = KMeans(k, n_init=10, random_state=seed).fit_predict(first)
     if locations is not None:
         by_place = labels
-        for _ in range(TURNS):
+        for _ in range(20):
             labels = _from_groups(profiles, by_place)
             if math.isclose(v_measure_score(by_place, labels), 1):
                 break

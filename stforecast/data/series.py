@@ -33,9 +33,6 @@ log = logging.getLogger(__name__)
 LOCAL = "local"
 """Zone of times on a wall clock that is never converted."""
 
-UNPLACED = ({"", LOCAL}, {"", "UTC"})
-"""Zones of which one is of a table without a zone, and whose times count alike."""
-
 
 @dataclass(frozen=True, eq=False)
 class Series:
@@ -106,7 +103,8 @@ class Series:
         "the model".
         """
         own = self.time_zone
-        if own == zone or {own, zone} in UNPLACED:
+        # Times of a table without a zone count as those of a wall clock or of UTC.
+        if own == zone or {own, zone} in ({"", LOCAL}, {"", "UTC"}):
             return self
         if own in ("", LOCAL):
             raise InputError(
@@ -229,10 +227,18 @@ def as_series(data: Data, service: str | None = None, window: WindowSpec | None 
     """Read one service from data of any accepted kind, and the covariates of windows."""
     cube, name = open_cube(data), name_of(data)
     calendar = Calendar.from_cube(cube)
-    values, columns = observed(cube, choose_service(cube, service, name)), _columns(cube, name)
+    values = observed(cube, choose_service(cube, service, name))
+    check_values(values, name)
+    with reading(name, f"at {values.name}", "prepare it again"):
+        array = values.to_numpy().astype(np.float64, copy=False)
+    cells = values["cell"].to_numpy()
+    check_finite(array, str(values.name), values.indexes["time"], cells, name)
+    by_cell = [n for n, v in cube.variables.items() if v.dims == ("cell",) and n != "cell"]
+    with reading(name, f"at {', '.join(map(str, by_cell))}", "prepare it again"):
+        columns = {str(n): cube[n].to_numpy() for n in by_cell}
     placed = {"lon", "lat"} <= columns.keys()
     return Series(
-        values=_read_values(values, name),
+        values=array,
         cells=cube.indexes["cell"].to_numpy(),
         times=pd.DatetimeIndex(cube.indexes["time"]),
         calendar=calendar,
@@ -285,16 +291,6 @@ def zeros(
     )  # fmt: skip
 
 
-def _read_values(values: xr.DataArray, name: str) -> np.ndarray:
-    """Return `(steps, cells)` float64, NaN where nothing was recorded."""
-    check_values(values, name)
-    with reading(name, f"at {values.name}", "prepare it again"):
-        array = values.to_numpy().astype(np.float64, copy=False)
-    cells = values["cell"].to_numpy()
-    check_finite(array, str(values.name), values.indexes["time"], cells, name)
-    return array
-
-
 def _zone(index: pd.Index) -> datetime.tzinfo | str | None:
     """Return the time zone of a table's index; None if its times have none."""
     if isinstance(index, pd.DatetimeIndex):
@@ -302,13 +298,6 @@ def _zone(index: pd.Index) -> datetime.tzinfo | str | None:
     if pd.api.types.is_numeric_dtype(index):
         return "UTC"  # Numbers count from 1970 UTC.
     return "UTC" if re.search(OFFSET, str(index[0])) else None
-
-
-def _columns(cube: xr.Dataset, name: str) -> dict[str, np.ndarray]:
-    """Return the variables and coordinates that have one value for each cell."""
-    found = [n for n, v in cube.variables.items() if v.dims == ("cell",) and n != "cell"]
-    with reading(name, f"at {', '.join(map(str, found))}", "prepare it again"):
-        return {str(n): cube[n].to_numpy() for n in found}
 
 
 def _adjacency(cube: xr.Dataset, name: str) -> np.ndarray | None:

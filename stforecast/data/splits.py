@@ -28,11 +28,6 @@ from stforecast.data.clock import day_slots
 from stforecast.data.dates import DAY, PARTS, Span, divides_a_day, find_steps, parse_dates
 from stforecast.data.window_spec import WindowSpec
 
-FEDDA_TEST_DAYS = 7
-FUELS_DAYS = Fraction(62)
-FUELS_TRAIN_DAYS = 40
-FUELS_VALIDATION_DAYS = 7
-
 
 class Cut(NamedTuple):
     """First target steps of the windows of each part, and the steps to fit a scaler on."""
@@ -71,21 +66,15 @@ def first_training_start(
 def day_spans(rule: SplitRule, n_steps: int, per_day: int) -> list[range]:
     """Return parts of whole days; a last day that is cut short belongs to the test part."""
     if rule.kind == "fedda":  # up to the last seven days, as in FedDA's code
-        end = n_steps - FEDDA_TEST_DAYS * per_day
+        end = n_steps - 7 * per_day
         return _three_spans(end, end, n_steps)
     if rule.kind == "fuels":  # 40, 7 and 15 of 62 days, or these shares in whole days
         n_days = n_steps // per_day
-        validation = max(1, round(n_days * FUELS_VALIDATION_DAYS / FUELS_DAYS))
-        train = min(round(n_days * FUELS_TRAIN_DAYS / FUELS_DAYS), n_days - validation - 1)
+        validation = max(1, round(n_days * Fraction(7, 62)))
+        train = min(round(n_days * Fraction(40, 62)), n_days - validation - 1)
     else:
         train, validation, _ = map(int, rule.parts)
     return _three_spans(train * per_day, (train + validation) * per_day, n_steps)
-
-
-def share_spans(shares: Sequence[Fraction], n_steps: int) -> list[range]:
-    """Return parts of the given shares of the steps, rounded down except for the test part."""
-    train_end = math.floor(shares[0] * n_steps)
-    return _three_spans(train_end, train_end + math.floor(shares[1] * n_steps), n_steps)
 
 
 def _three_spans(train_end: int, validation_end: int, n_steps: int) -> list[range]:
@@ -134,11 +123,6 @@ SPLITS = {
     ),
 }
 """Name or example of each split, and its description."""
-
-SHARES = ("time", "steps", "windows")
-"""Splits by three numbers that add up to 1."""
-
-MAX_STEPS = 2**31
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,23 +178,19 @@ def parse_split(text: str) -> SplitRule:
         return SplitRule(text, kind)
     if kind == "dates":
         return SplitRule(text, kind, spans=parse_dates(text.strip()))
-    if kind not in ("days", *SHARES):
+    if kind not in ("days", "time", "steps", "windows"):
         raise choose("split", text, SPLITS)
-    try:
-        parts = tuple(_number(part.strip()) for part in numbers.split(","))
+    texts = [part.strip() for part in numbers.split(",")]
+    try:  # A number with an exponent could be too large to compute.
+        if not all(re.fullmatch(r"-?[0-9./]{1,20}", part) for part in texts):
+            raise ValueError(numbers)
+        parts = tuple(map(Fraction, texts))
     except (ValueError, ZeroDivisionError) as e:
         raise InputError(f"split {text!r}: {numbers!r} is not a list of numbers") from e
     if problem := _problem(kind, parts):
         example = next(name for name in SPLITS if name.startswith(kind))
         raise InputError(f"split {text!r}: {problem}; write it like {example}")
     return SplitRule(text, kind, parts)
-
-
-def _number(text: str) -> Fraction:
-    """Read a number without an exponent, which could be too large to compute."""
-    if not re.fullmatch(r"-?[0-9./]{1,20}", text):
-        raise ValueError(text)
-    return Fraction(text)
 
 
 def _problem(kind: str, parts: tuple[Fraction, ...]) -> str | None:
@@ -288,10 +268,9 @@ def _remedy(
     rule: SplitRule, cut: Callable[[int], Cut], example: Callable[[int], Cut], n_steps: int
 ) -> str | Words:
     """Return advice: the length that gives every part a window, if a longer series helps."""
-    needed = bisect_left(
-        range(MAX_STEPS), True, lo=n_steps, key=lambda n: _empty_part(rule, cut(n)) is None
-    )
-    if needed == MAX_STEPS:
+    lengths = range(2**31)
+    needed = bisect_left(lengths, True, lo=n_steps, key=lambda n: _empty_part(rule, cut(n)) is None)
+    if needed == len(lengths):
         return "give that part more of the series or use shorter windows"
     such = "" if _empty_part(EXAMPLE, example(n_steps)) else f" such as {EXAMPLE.text}"
     return Words("give at least {} steps or another {split}{}", needed, such)
@@ -329,9 +308,18 @@ def _spans(
 ) -> Callable[[int], list[range]]:
     """Return the steps of each part as a function of the number of steps."""
     if rule.kind == "time":
-        return lambda n: share_spans(rule.parts, n)
+
+        def by_share(n: int) -> list[range]:
+            train, validation = (math.floor(share * n) for share in rule.parts[:2])
+            return _three_spans(train, train + validation, n)
+
+        return by_share
     if rule.kind == "dates":
-        return _date_spans(rule, step, local_times)
+        found = find_steps(rule.spans, local_times, step, rule.text)
+        train, validation, test = (found.get(name, range(0)) for name in PARTS)
+        if rule.spans["test"][1] is None:  # It takes the rest.
+            return lambda n: [train, validation, range(test.start, n)]
+        return lambda n: [train, validation, test]
     if not divides_a_day(step):
         raise InputError(
             f"split {rule.text!r}: a step of {step} does not divide a day; cut by time: instead"
@@ -340,29 +328,14 @@ def _spans(
     # Days of which one is an hour short, as daylight saving time began, are whole days, too.
     n_days = max(n_steps // per_day, (local_times[-1] - local_times[0] + step) // DAY)
     if rule.parts and sum(rule.parts) not in (n_steps // per_day, n_days):
+        _, *others = map(int, rule.parts)
+        advice: str | Words = f"give days that add up to {n_days}, or a longer series"
+        if (days := n_days - sum(others)) > 0:
+            split = f"days:{days},{others[0]},{others[1]}"
+            advice = Words("give {split}, whose days add up to {}", n_days, split=split)
         raise InputError(
             f"split {rule.text!r}: {sum(rule.parts)} days are {int(sum(rule.parts)) * per_day} "
             f"steps, the series has {n_steps}; ",
-            _fitting_days(rule, n_days),
+            advice,
         )
     return lambda n: day_spans(rule, n, per_day)
-
-
-def _fitting_days(rule: SplitRule, n_days: int) -> str | Words:
-    """Return advice: days that add up to those of the series, the change being in training."""
-    _, validation, test = (int(part) for part in rule.parts)
-    if (train := n_days - validation - test) > 0:
-        split = f"days:{train},{validation},{test}"
-        return Words("give {split}, whose days add up to {}", n_days, split=split)
-    return f"give days that add up to {n_days}, or a longer series"
-
-
-def _date_spans(
-    rule: SplitRule, step: pd.Timedelta, local_times: pd.DatetimeIndex
-) -> Callable[[int], list[range]]:
-    """Return the steps of each part under `dates:`; a test part without an end takes the rest."""
-    found = find_steps(rule.spans, local_times, step, rule.text)
-    train, validation, test = (found.get(name, range(0)) for name in PARTS)
-    if rule.spans["test"][1] is not None:
-        return lambda n: [train, validation, test]
-    return lambda n: [train, validation, range(test.start, n)]

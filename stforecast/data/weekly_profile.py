@@ -23,8 +23,6 @@ N_ANOMALIES = 3
 SHRINKAGE = 1.0
 """Weeks of readings that the mean of all workdays, or of the weekend, counts as."""
 
-SATURDAY = 5
-
 
 class WeeklyProfile(NamedTuple):
     """Profiles of a series and the anomalies of its readings, which are their distances to them.
@@ -86,7 +84,7 @@ def profile_by_step(series: np.ndarray, horizon: int, calendar: Calendar) -> np.
     """Return the profile `(steps + horizon, cells)` of a series `(steps, cells)`."""
     steps = np.arange(len(series) + horizon)
     times = calendar.local_times(steps)
-    weekend = (times.day_of_week >= SATURDAY).astype(int)
+    weekend = (times.day_of_week >= 5).astype(int)
     of_week = (steps + calendar.shifts(steps)) % calendar.steps_in(WEEK)
     of_day = (steps + calendar.shifts(steps)) % calendar.steps_in(DAY)
     readings = pd.DataFrame(series).reindex(steps)

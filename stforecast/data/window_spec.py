@@ -31,14 +31,8 @@ AUTO_WEEKDAYS = "auto-weekdays"
 
 HOUR = pd.Timedelta(hours=1)
 
-RECENT_STEPS = 36
-"""Newest lags of a series with steps below an hour: three hours of steps of five minutes."""
-
-BESIDE = 2
+MARGIN = 2
 """Steps before and after the same time of another day that are lags, too."""
-
-COARSE_STEPS = 28
-"""Largest number of lags of a series with steps of six hours or longer: four weeks of days."""
 
 
 def auto_lags(step: pd.Timedelta, horizon: int, n_training: int, closeness: int = 0) -> str:
@@ -57,13 +51,14 @@ def auto_lags(step: pd.Timedelta, horizon: int, n_training: int, closeness: int 
     '2-36,275-290'
     """
     day, week = (max(1, span // step) for span in (DAY, WEEK))
-    if week <= COARSE_STEPS:
-        spans = [(1, min(COARSE_STEPS, n_training // 4))]
+    if week <= 28:
+        spans = [(1, min(28, n_training // 4))]
     elif step >= HOUR:
         spans = [(1, week if n_training >= 2 * week else min(2 * day, n_training // 2))]
     else:
         others = [lag for lag in (day, week) if n_training >= 2 * lag]
-        spans = [(1, RECENT_STEPS), *((lag - horizon + 1 - BESIDE, lag + BESIDE) for lag in others)]
+        # The newest 36 steps are three hours of steps of five minutes.
+        spans = [(1, 36), *((lag - horizon + 1 - MARGIN, lag + MARGIN) for lag in others)]
     ranges, end = [], closeness
     for first, last in spans:
         if last > end:
@@ -109,8 +104,7 @@ def auto_calendar(
 
 
 LAG = rf"[0-9]{{1,7}}(-[0-9]{{1,7}}|{'|'.join(UNITS)})?"
-LAGS = rf"({LAG}(, *{LAG})*|{AUTO}|{AUTO_DAYS})?"
-"""Format of `extra_lags`."""
+"""Format of an entry of `extra_lags`."""
 
 MOST_STEPS = 10**6
 """Maximum of any setting of a window in steps: nine years of steps of five minutes."""
@@ -199,7 +193,11 @@ class WindowSpec(CheckedOptions):
         super().__post_init__()
         if self.holidays:
             public_holidays(self.holidays)
-        if not re.fullmatch(LAGS, self.extra_lags) or not self._lags_can_be():
+        known = re.fullmatch(rf"({LAG}(, *{LAG})*|{AUTO}|{AUTO_DAYS})?", self.extra_lags)
+        texts = self._lag_texts() if known else []
+        ranges = [_lag_range(text.rstrip("".join(UNITS))) for text in texts]
+        many = sum(map(len, ranges)) > MOST_STEPS
+        if not known or many or not all(len(r) and r.start for r in ranges):
             raise InputError(
                 f"extra_lags is {self.extra_lags!r:.200}; give positive whole numbers like "
                 f"167,168,169, ranges like 145-168 or times like 23h,7d, {MOST_STEPS} lags at most"
@@ -271,10 +269,6 @@ class WindowSpec(CheckedOptions):
         if self.extra_lags in ("", AUTO, AUTO_DAYS):
             return []
         return [text.strip() for text in self.extra_lags.split(",")]
-
-    def _lags_can_be(self) -> bool:
-        ranges = [_lag_range(text.rstrip("".join(UNITS))) for text in self._lag_texts()]
-        return all(len(r) and r.start for r in ranges) and sum(map(len, ranges)) <= MOST_STEPS
 
     @property
     def n_inputs(self) -> int:

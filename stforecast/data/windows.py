@@ -31,7 +31,7 @@ from stforecast.data.anchors import LEVEL, without_anchors
 from stforecast.data.clock import Calendar, calendar_inputs, holiday_inputs
 from stforecast.data.dates import DAY, WEEK
 from stforecast.data.weekly_profile import WeeklyProfile
-from stforecast.data.window_spec import BESIDE, Impute, WindowSpec
+from stforecast.data.window_spec import MARGIN, Impute, WindowSpec
 
 IMPUTE = get_args(Impute)
 
@@ -103,7 +103,10 @@ class Sources:
         steps = source_steps(starts, (*spec.lags, *spec.further_lags), spec, calendar)
         known = np.empty((len(starts), 0), dtype=np.float32)
         if calendar and spec.n_known:
-            known = _known_inputs(calendar.local_times(starts), spec)
+            times = calendar.local_times(starts)
+            known = calendar_inputs(times, spec.calendar)
+            if spec.holidays:
+                known = np.concatenate([known, holiday_inputs(times, spec.holidays)], axis=1)
         return cls(starts, steps, known)
 
 
@@ -175,24 +178,18 @@ def fill_gaps(
     if calendar is None and (spec.n_known or spec.impute == "last-week"):
         raise InputError("windows that read the calendar need the series' wall clock")
     if calendar and profile and spec.impute == "newest" and np.isnan(series).any():
-        return _by_profile(series, profile, calendar)
+        # The first hour of a gap has the last reading, the rest the weekly profile, moved by the
+        # mean distance to it in the week before. A time of the week that was never observed has
+        # the last reading, too.
+        table = pd.DataFrame(series)
+        recent = table.ffill(limit=max(1, RECENT // calendar.step))
+        usual = profile.profile[:, : len(series)].T
+        usual = np.where(usual == 0.0, np.nan, usual + profile.anomalies[..., -1].T)
+        return recent.fillna(pd.DataFrame(usual)).fillna(table.ffill()).to_numpy()
     if calendar is None or spec.impute != "last-week":
         return impute(series, spec.impute)
     shifts = calendar.shifts(np.arange(len(series)))
     return impute(series, spec.impute, calendar.steps_in(WEEK), shifts)
-
-
-def _by_profile(series: np.ndarray, profile: WeeklyProfile, calendar: Calendar) -> np.ndarray:
-    """Fill the first hour of each gap by the last reading, the rest by the weekly profile.
-
-    The profile is moved by the mean distance to it in the week before. A time of the week that was
-    never observed has the last reading, too.
-    """
-    table = pd.DataFrame(series)
-    recent = table.ffill(limit=max(1, RECENT // calendar.step))
-    usual = profile.profile[:, : len(series)].T
-    usual = np.where(usual == 0.0, np.nan, usual + profile.anomalies[..., -1].T)
-    return recent.fillna(pd.DataFrame(usual)).fillna(table.ffill()).to_numpy()
 
 
 def profile_of(
@@ -218,7 +215,7 @@ def source_steps(
     plain = first - back
     if calendar is None:
         return plain
-    shortest = max(spec.closeness, DAY // calendar.step - spec.horizon - BESIDE)
+    shortest = max(spec.closeness, DAY // calendar.step - spec.horizon - MARGIN)
     steps = np.minimum(calendar.before(first, back), first - 1)
     return np.where(back > shortest, steps, plain)
 
@@ -240,12 +237,18 @@ def _cut_inputs(
     _cut_readings(filled, sources.steps, spec, x)
     parts = [np.broadcast_to(sources.known, (n_cells, *sources.known.shape))]
     if calendar and spec.n_events:
-        shape = (n_cells, len(starts), spec.horizon, len(spec.kinds))
-        events = calendar.event_inputs(starts, spec).reshape(shape)
+        if calendar.events is None:
+            raise InputError("windows read events, but the data were read without a table of them")
+        events = calendar.events.inputs(starts, spec.horizon, calendar)
         events = on_wall_clock(events, starts, calendar)
         parts.append(events.reshape(n_cells, len(starts), spec.n_events))
     if calendar and spec.n_covariates:
-        parts.append(calendar.covariate_inputs(starts, spec))
+        if calendar.covariates is None:
+            raise InputError(
+                "windows read further services or static columns, but the data were read without "
+                "them"
+            )
+        parts.append(calendar.covariates.inputs(starts, spec))
     if calendar and profile:
         inputs = profile.inputs(starts, spec.horizon, calendar)
         change = on_wall_clock(inputs[..., : spec.horizon], starts, calendar)
@@ -275,14 +278,6 @@ def _cut_readings(filled: np.ndarray, steps: np.ndarray, spec: WindowSpec, x: np
         of_cell[:, : steps.shape[1]] = readings
 
 
-def _known_inputs(local_times: pd.DatetimeIndex, spec: WindowSpec) -> np.ndarray:
-    """Return inputs of the calendar and of holidays `(windows, inputs)`, the first of n_known."""
-    known = calendar_inputs(local_times, spec.calendar)
-    if spec.holidays:
-        known = np.concatenate([known, holiday_inputs(local_times, spec.holidays)], axis=1)
-    return known
-
-
 def target_windows(
     series: np.ndarray, starts: np.ndarray, spec: WindowSpec
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -291,7 +286,8 @@ def target_windows(
     Missing ones are 0.0.
     """
     steps = np.asarray(starts, dtype=np.intp)[:, None] + np.arange(spec.horizon)
-    y = _gather(series, steps)
+    _check_steps(steps, len(series))
+    y = np.take(_by_cell(series), steps, axis=1)
     mask = ~np.isnan(y)
     y[~mask] = 0.0
     return y, mask
@@ -336,12 +332,6 @@ def _reordered(values: np.ndarray, starts: np.ndarray, calendar: Calendar, way: 
         return values
     entries = (ahead + way * moved).clip(0, horizon - 1)
     return np.take_along_axis(values, entries.reshape(1, *moved.shape, *[1] * (values.ndim - 3)), 2)
-
-
-def _gather(series: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """Gather `series` at `steps` (windows, entries) as float32 (cells, windows, entries)."""
-    _check_steps(steps, len(series))
-    return np.take(_by_cell(series), steps, axis=1)
 
 
 def _by_cell(series: np.ndarray) -> np.ndarray:

@@ -107,18 +107,19 @@ def test_a_further_service_that_is_missing_or_in_another_unit_is_told_of(town, c
     assert "sms of 1 of 3 cells, such as 22, was lately" in far
 
 
-def test_a_forecast_that_reads_a_service_of_its_own_hour_is_found(town):
+def test_a_forecast_that_reads_a_service_of_its_own_hour_is_found(town, monkeypatch):
     forecaster = Forecaster("ridge", **read_by("ridge", SETTINGS)).fit(town)
-
-    class Ahead(Calendar):
-        def covariate_inputs(self, starts, spec):
-            return super().covariate_inputs(np.minimum(starts + 1, 240), spec)
 
     series = forecaster.read(town)
     calendar = forecaster.model_.scaler.calendar(series)
-    ahead = Ahead(calendar.start, calendar.step, calendar.time_zone, covariates=calendar.covariates)
     z, window = forecaster.model_.scaler.transform(series.values), forecaster.config.window
-    leaks = forecast_leaks(forecaster.model_.predictor, z, np.array([200]), window, ahead)
+    read = Covariates.inputs
+
+    def ahead(self, starts, spec):
+        return read(self, np.minimum(starts + 1, 240), spec)
+
+    monkeypatch.setattr(Covariates, "inputs", ahead)
+    leaks = forecast_leaks(forecaster.model_.predictor, z, np.array([200]), window, calendar)
     assert {leak.what for leak in leaks} == {"inputs", "forecast"}
 
 

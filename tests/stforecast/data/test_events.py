@@ -119,8 +119,9 @@ def test_a_window_reads_events_of_each_target_step_also_beyond_the_series(tmp_pa
     assert x.shape == (2, 2, spec.n_inputs) == (2, 2, 7)
     np.testing.assert_array_equal(x[0], [[0, 0, 0, 0, 0, 1, 0], [0, 1, 0, 0, 0, 0, 0]])
     later = series.since(1).calendar
-    np.testing.assert_array_equal(later.event_inputs(np.array([0]), spec), x[:, :1, 1:])
-    assert later.event_inputs(np.arange(0), spec).shape == (2, 0, spec.n_events)
+    inputs = later.events.inputs(np.array([0]), spec.horizon, later)
+    np.testing.assert_array_equal(inputs.reshape(2, 1, -1), x[:, :1, 1:])
+    assert later.events.inputs(np.arange(0), spec.horizon, later).shape == (2, 0, 3, 2)
     with pytest.raises(InputError, match="without a table"):
         input_windows(series.values, np.array([1]), spec, calendar)
 
