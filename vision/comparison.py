@@ -29,12 +29,8 @@ from vision.methods import METHODS
 from vision.results import ImageRun
 from vision.streams.measures import spatial_by_client, temporal_by_client
 
-ACCURACY, KR_T, KR_S = "accuracy", "KR_t", "KR_s"
-"""Measures of a row: its accuracy, or the knowledge that it retains in a task stream."""
-
-REFERENCE = "reference"
-"""Source of methods that are references, such as chance, instead of a paper."""
-
+ACCURACY = "accuracy"
+"""Measure of a row by default; `KR_t` and `KR_s` are what it retains in a task stream."""
 
 FEWEST_SEEDS = 3
 """Minimum number of seeds that are resampled; with two, Student's t would be 12.7."""
@@ -60,7 +56,7 @@ class ModelRow:
     @property
     def is_reference(self) -> bool:
         """Return whether its method is a reference for the others, such as chance."""
-        return getattr(METHODS.get(self.group.runs[0].method), "paper", "") == REFERENCE
+        return getattr(METHODS.get(self.group.runs[0].method), "paper", "") == "reference"
 
 
 def rows_of(groups: Iterable[RunGroup[ImageRun]]) -> list[ModelRow]:
@@ -176,7 +172,7 @@ def points_above(
 def shares_by_client(row: ModelRow, mask: str, measure: str = ACCURACY) -> pd.DataFrame:
     """Return `share`, a measure, and the test images of each client, by `seed` and `client`.
 
-    `KR_T` and `KR_S` are what is retained after the last stage.
+    `KR_t` and `KR_s` are what is retained after the last stage.
     """
     tables = {}
     for run in row.group.runs:
@@ -185,19 +181,15 @@ def shares_by_client(row: ModelRow, mask: str, measure: str = ACCURACY) -> pd.Da
         own = own.set_index(own["client"].astype(int))[["accuracy", "samples"]]
         own = own.rename(columns={"accuracy": "share"})
         if measure != ACCURACY:
-            own["share"] = _retained(run, row.view, mask, measure)
+            stages = run.stages()
+            if measure == "KR_t":
+                ratios = temporal_by_client(stages, row.view, mask)
+            else:
+                ratios = spatial_by_client(stages, row.view, run.local_view, mask)
+            # NaN for a client that had nothing to retain.
+            own["share"] = ratios.xs(stages["stage"].max(), level="stage")
         tables[run.seed] = own
     return pd.concat(tables, names=["seed", "client"]).sort_index()
-
-
-def _retained(run: ImageRun, view: str, mask: str, measure: str) -> pd.Series:
-    """Return what each client retains after the last stage; NaN if it had nothing to retain."""
-    stages = run.stages()
-    if measure == KR_T:
-        ratios = temporal_by_client(stages, view, mask)
-    else:
-        ratios = spatial_by_client(stages, view, run.local_view, mask)
-    return ratios.xs(stages["stage"].max(), level="stage")
 
 
 def _sums(table: pd.DataFrame) -> ErrorSums:

@@ -44,9 +44,6 @@ It gives predictions the task, as in task-incremental learning; the other masks 
 TRAINED = "trained"
 """Name of the clients' own models if a method's first view predicts with averaged ones."""
 
-OTHER_WAY: dict[Way, str] = {"own": TRAINED, "averaged": "averaged"}
-"""Name of a view that is judged in the way in which its method does not predict."""
-
 
 @dataclass(frozen=True)
 class JudgedModel:
@@ -69,40 +66,36 @@ class JudgedModel:
 
 def judged_models(method: Method, state: State, data: ClientData) -> tuple[JudgedModel, ...]:
     """Return a method's views, each followed by the same in the other way if that differs."""
-    found = []
-    ways: tuple[Way, Way] = ("own", "averaged")
-    usual, other = ways if _predicts_as_trained(method) else ways[::-1]
+    found: list[JudgedModel] = []
     for view in method.views:
-        if not _reads_averages(method, state, data, view):
-            found.append(JudgedModel(view, view))
-            continue
-        found.append(JudgedModel(view, view, usual))
-        if _keeps_trained(method):
-            name = _other_name(method, view, other)
-            found.append(JudgedModel(name, view, other, method_way=False))
+        reads = _reads_averages(method, state, data, view)
+        found += _in_both_ways(method, view) if reads else [JudgedModel(view, view)]
     return tuple(found)
 
 
 def possible_names(method: type[Method]) -> list[str]:
     """Return the names of all models of a method that may be judged."""
-    other: Way = "averaged" if _predicts_as_trained(method) else "own"
-    others = [_other_name(method, view, other) for view in method.views if _keeps_trained(method)]
-    return [*method.views, *others]
+    return [model.name for view in method.views for model in _in_both_ways(method, view)]
 
 
-def _predicts_as_trained(method: Method | type[Method]) -> bool:
-    """Return whether clients predict with the model that they trained, not with the average."""
-    return bool(getattr(method, "predicts_as_trained", False))
+def _in_both_ways(method: Method | type[Method], view: str) -> list[JudgedModel]:
+    """Return a view that reads averages in the method's way, and in the other if there is one.
+
+    There is none if clients do not keep the model that they trained until they receive the next.
+    """
+    usual, other = _ways(method)
+    found = [JudgedModel(view, view, usual)]
+    if getattr(method, "keeps_trained", True):
+        name = TRAINED if other == "own" else other
+        name = name if view == method.views[0] else f"{view} {name}"
+        found.append(JudgedModel(name, view, other, method_way=False))
+    return found
 
 
-def _keeps_trained(method: Method | type[Method]) -> bool:
-    """Return whether clients keep the model that they trained until they receive the next."""
-    return bool(getattr(method, "keeps_trained", True))
-
-
-def _other_name(method: Method | type[Method], view: str, way: Way) -> str:
-    first = view == method.views[0]
-    return OTHER_WAY[way] if first else f"{view} {OTHER_WAY[way]}"
+def _ways(method: Method | type[Method]) -> tuple[Way, Way]:
+    """Return how a method predicts, with own models or averaged ones, and the other way."""
+    as_trained = getattr(method, "predicts_as_trained", False)
+    return ("own", "averaged") if as_trained else ("averaged", "own")
 
 
 def _reads_averages(method: Method, state: State, data: ClientData, view: str) -> bool:
@@ -117,7 +110,7 @@ def _reads_averages(method: Method, state: State, data: ClientData, view: str) -
         }
 
     changed = overridden(method, broadcast=broadcast)
-    way: Way | None = "averaged" if _predicts_as_trained(method) else None
+    way: Way | None = "averaged" if _ways(method)[0] == "own" else None
     some = data.sizes.nonzero()[0]
     one, other = (
         next(predictions_of(m, state, data, some, view, way))[1] for m in (method, changed)
@@ -206,20 +199,16 @@ def count_correct(
             broken |= bool(logits[valid].isnan().any())
             for m, allowed in enumerate(masks.values()):
                 others = ~allowed.to(y.device)[batch["client"]]
-                hits = _hits(logits.masked_fill(others, -torch.inf), y)[valid].cpu()
+                chosen = logits.masked_fill(others, -torch.inf)
+                best = chosen == chosen.amax(-1, keepdim=True)
+                hits = best.gather(-1, y[..., None])[..., 0].double()
+                hits = (hits / best.sum(-1).clamp(min=1))[valid].cpu()
                 right[v, m] += cell.bincount(hits, minlength=n_cells)
             total += cell.bincount(minlength=n_cells)
     if broken:
         log.warning("some predictions are not finite, and count as wrong; a smaller lr may help")
     names = tuple(model.name for model in models)
     return Counts(names, tuple(masks), right.view(-1, len(masks), *shape), total.view(shape))
-
-
-def _hits(logits: Tensor, y: Tensor) -> Tensor:
-    """Return the share of the true class `y` `(…)` among the classes of the largest logit."""
-    best = logits == logits.amax(-1, keepdim=True)
-    mine = best.gather(-1, y[..., None]).squeeze(-1)
-    return mine.double() / best.sum(-1).clamp(min=1)
 
 
 def last_best_mean(accuracies: list[float]) -> dict[str, float]:
@@ -236,8 +225,10 @@ def last_best_mean(accuracies: list[float]) -> dict[str, float]:
     return {name: round(float(value), 12) for name, value in means.items()}
 
 
-COUNTED = ("client", "participant", "right", "samples")
-STAGE_COLUMNS = ("round", "stage", "test_stage", "view", "mask", *COUNTED)
+STAGE_COLUMNS = (
+    *("round", "stage", "test_stage", "view", "mask"),
+    *("client", "participant", "right", "samples"),
+)
 """Columns of the table of stages."""
 
 
@@ -302,7 +293,20 @@ class Evaluator:
         if f.method.pooled:
             state = for_everyone(state, len(self._own[stage]))
         self.models = self.models or judged_models(f.method, state, self._tests[stage])
-        by_test = [self._evaluate(state, stage, on) for on in range(stage + 1)]
+        by_test = [
+            count_correct(
+                f.method,
+                state,
+                test,
+                self._own[stage],
+                self._n_domains,
+                f.trainer.cohort_size,
+                self.models,
+                task if self._of_task else None,
+                f.state,
+            )
+            for test, task in zip(self._tests[: stage + 1], self._task, strict=False)
+        ]
         self.counts = sum(by_test[1:], start=by_test[0])
         if self._by_stage:
             self._stages += [
@@ -312,15 +316,6 @@ class Evaluator:
         row |= {
             column(v, m): self.counts.accuracy(v, m) for v in self.counts.views for m in self.masks
         }
-
-    def _evaluate(self, state: State, stage: int, on: int) -> Counts:
-        f = self._federation
-        test, own = self._tests[on], self._own[stage]
-        task = self._task[on] if self._of_task else None
-        sizes, models = f.trainer.cohort_size, self.models
-        return count_correct(
-            f.method, state, test, own, self._n_domains, sizes, models, task, f.state
-        )
 
     def _stage_table(self, round: int, stage: int, on: int, counts: Counts) -> pd.DataFrame:
         """Tabulate each client's correct predictions on one stage's test images."""

@@ -38,9 +38,6 @@ from vision.task import Classification, among_own_classes, stacked_images
 DESCRIPTION = "learner.json"
 """File with the settings and shapes of a saved learner."""
 
-ACTIVATIONS = 1024
-"""Lower bound of a model's memory for one value of a pixel, in bytes."""
-
 
 class Learner:
     """Image classifier that is trained with a federated method.
@@ -255,7 +252,8 @@ class Learner:
         with model_files.restoring(folder):
             self = cls.recorded({**about["settings"], "device": device})
             self.shape, self.class_names = tuple(about["shape"]), tuple(about["classes"])
-            check_size(ACTIVATIONS * math.prod(self.shape), "an image of that shape")
+            # A model needs at least 1,024 bytes of memory for each value of a pixel.
+            check_size(1024 * math.prod(self.shape), "an image of that shape")
             seed, where = self.config.run.seed, pick_device(self.config.run.device)
             self._state = model_files.from_arrays(arrays, about["round"], seed, where)
             self._method = method_for_images(self.config, self.shape, len(self.class_names))

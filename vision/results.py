@@ -93,8 +93,7 @@ class ImageRun(Run):
 
     def metrics(self) -> pd.DataFrame:
         """`metrics.csv`; clients are text."""
-        text = ("view", "mask", "selection", "client", "domain", "class")
-        return self.read_table("metrics.csv", ("accuracy", "samples"), text)
+        return self.read_table("metrics.csv", METRIC_COLUMNS[-2:], METRIC_COLUMNS[:-2])
 
     def rounds(self) -> pd.DataFrame:
         """`rounds.csv`."""

@@ -187,7 +187,7 @@ class ForecastKind(Kind[ForecastRun]):
         return services(names) or (Scenario(None, {}),)
 
     def places(
-        self, grid: Grid[ForecastRun], out: Path, progress: bool
+        self, grid: Grid[ForecastRun], out: Path, *, progress: bool
     ) -> Iterator[tuple[Path, Scenario]]:
         """Yield each cube and service, after simulating cities."""
         for item in grid.data:

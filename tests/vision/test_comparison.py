@@ -12,7 +12,7 @@ from data_prep.base.errors import InputError
 from stforecast.bench.run_groups import group_runs
 from stforecast.bench.statistics.estimate import Estimate
 from vision.cli.compare import accuracy_claims, accuracy_comparison
-from vision.comparison import KR_S, KR_T, compare_accuracies, level, points_above, rows_of
+from vision.comparison import compare_accuracies, level, points_above, rows_of
 from vision.results import ImageRun
 
 ALL, TASK = "all classes", "task classes"
@@ -191,14 +191,14 @@ def retaining(label, right):
 def test_what_is_retained_is_compared_over_the_clients_that_had_something_to_retain():
     kept = retaining("a", {"personal": {(0, 0): [8, 5, 4], (1, 0): [8, 5, 2], (1, 1): [9, 9, 9]}})
     lost = retaining("b", {"personal": {(0, 0): [8, 4, 0], (1, 0): [4, 1, 3], (1, 1): [9, 9, 9]}})
-    assert level(kept, ALL, KR_T).value == pytest.approx(100 * (1 + 1 + 0.5) / 3)
-    assert level(lost, ALL, KR_T).value == pytest.approx(100 * (0.5 + 0.25) / 2)
+    assert level(kept, ALL, "KR_t").value == pytest.approx(100 * (1 + 1 + 0.5) / 3)
+    assert level(lost, ALL, "KR_t").value == pytest.approx(100 * (0.5 + 0.25) / 2)
     # The third client of the second row had nothing to retain, so it counts in neither.
-    assert points_above(kept, lost, ALL, KR_T).value == pytest.approx(100 * (0.5 + 0.75) / 2)
+    assert points_above(kept, lost, ALL, "KR_t").value == pytest.approx(100 * (0.5 + 0.75) / 2)
 
 
 def test_the_shared_model_is_compared_with_clients_own():
     own = {(0, 0): [8, 5, 4], (1, 0): [8, 5, 2], (1, 1): [8, 4, 5]}
     shared = {(0, 0): [8, 5, 4], (1, 0): [8, 5, 2], (1, 1): [4, 4, 10]}
     row = replace(retaining("a", {"personal": own, "global": shared}), view="global")
-    assert level(row, ALL, KR_S).value == pytest.approx(100 * (0.5 + 1 + 2) / 3)
+    assert level(row, ALL, "KR_s").value == pytest.approx(100 * (0.5 + 1 + 2) / 3)

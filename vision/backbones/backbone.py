@@ -62,15 +62,12 @@ class FeatureCache:
             for digest in list(self._rows)[: max(0, surplus)]:
                 del self._rows[digest]
         if self._folder and len(rows):
-            self._write(self._folder, digests, rows)
-
-    def _write(self, folder: Path, digests: Sequence[bytes], rows: Tensor) -> None:
-        records = np.empty(len(rows), self._record)
-        records["digest"] = [np.void(d) for d in digests]
-        records["feature"] = rows.numpy()
-        name = hashlib.blake2b(b"".join(digests), digest_size=DIGEST).hexdigest()
-        with atomic_path(folder / f"{name}.npy") as part, part.open("wb") as file:
-            np.save(file, records, allow_pickle=False)
+            records = np.empty(len(rows), self._record)
+            records["digest"] = [np.void(d) for d in digests]
+            records["feature"] = rows.numpy()
+            name = hashlib.blake2b(b"".join(digests), digest_size=DIGEST).hexdigest()
+            with atomic_path(self._folder / f"{name}.npy") as part, part.open("wb") as file:
+                np.save(file, records, allow_pickle=False)
 
     def _read(self, path: Path) -> None:
         with reading(path, "as features", "delete it"):
@@ -117,9 +114,6 @@ CHUNK_ON_CPU, CHUNK_ON_GPU = 16, 256
 All chunks have this size; the last image is repeated to fill one. With equal shapes, a feature does
 not depend, not even in its last bit, on the other images of its chunk.
 """
-
-PROMPTED = 65536
-"""Size of the cache of features under prompts: 100 MB at a width of 384."""
 
 
 class Backbone:
@@ -169,7 +163,7 @@ class Backbone:
         self.width, self.depth = vit.geometry.width, len(vit.blocks)
         folder = cache / self.fingerprint() if cache else None
         self._queries = FeatureCache(self.width, folder)
-        self._prompted = FeatureCache(self.width, limit=PROMPTED)
+        self._prompted = FeatureCache(self.width, limit=65536)  # 100 MB at a width of 384.
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Backbone:
         """Return itself: copies of a method (for other threads) share the frozen backbone."""
@@ -228,26 +222,28 @@ class Backbone:
         if missing := list(dict.fromkeys(d for d in digests if d not in rows)):
             first = {d: i for i, d in reversed(list(enumerate(digests)))}
             where = torch.tensor([first[d] for d in missing], device=images.device)
-            features = self._in_chunks(
-                images[where], {i: t[where] for i, t in inputs.items()}, read
-            )
+            chunk = CHUNK_ON_CPU if images.device.type == "cpu" else CHUNK_ON_GPU
+            parts = []
+            for start in range(0, len(where), chunk):
+                at = torch.arange(start, start + chunk, device=images.device)
+                at = where[at.clamp(max=len(where) - 1)]
+                own = {i: t[at] for i, t in inputs.items()}
+                parts.append(self._run(images[at], own, read))
+            features = torch.cat(parts)[: len(where)]
             cache.add(missing, features)
             rows.update(zip(missing, features, strict=True))
         return torch.stack([rows[d].to(images.device) for d in digests])
 
-    def _in_chunks(self, images: Tensor, inputs: Mapping[int, Tensor], read: Read) -> Tensor:
-        chunk = CHUNK_ON_CPU if images.device.type == "cpu" else CHUNK_ON_GPU
-        parts = []
-        for start in range(0, len(images), chunk):
-            rows = torch.arange(start, start + chunk, device=images.device)
-            rows = rows.clamp(max=len(images) - 1)
-            parts.append(self._run(images[rows], {i: t[rows] for i, t in inputs.items()}, read))
-        return torch.cat(parts)[: len(images)]
-
     def _run(self, images: Tensor, inputs: Mapping[int, Tensor], read: Read) -> Tensor:
         prompts, first = inputs.get(TOKENS), self._vit.geometry.prefix
         prefixes = {i: (t[:, 0], t[:, 1]) for i, t in inputs.items() if i != TOKENS}
-        pixels = self._prepared(images)
+        scale = 255 if images.dtype == torch.uint8 else 1
+        pixels = images.to(self._vit.cls_token.dtype) / scale
+        size = (self._size, self._size)
+        if pixels.shape[2:] != size:
+            pixels = F.interpolate(pixels, size, mode="bilinear", antialias=True)
+        pixels = (pixels - self._mean.to(images.device)) / self._std.to(images.device)
+        pixels = pixels.expand(-1, 3, -1, -1)
         narrow = self._precision == "bfloat16"
         with torch.autocast(images.device.type, torch.bfloat16, enabled=narrow):
             tokens = self._vit.to(images.device)(pixels, prompts, prefixes).to(pixels.dtype)
@@ -255,16 +251,6 @@ class Backbone:
         if read == "prompts":
             return tokens[:, first:patches].mean(1)
         return tokens[:, 0] if self._pool == "cls" else tokens[:, patches:].mean(1)
-
-    def _prepared(self, images: Tensor) -> Tensor:
-        """Convert images to RGB pixels of the network's input size and scale."""
-        scale = 255 if images.dtype == torch.uint8 else 1
-        images = images.to(self._vit.cls_token.dtype) / scale
-        size = (self._size, self._size)
-        if images.shape[2:] != size:
-            images = F.interpolate(images, size, mode="bilinear", antialias=True)
-        images = (images - self._mean.to(images.device)) / self._std.to(images.device)
-        return images.expand(-1, 3, -1, -1)
 
 
 def _flat(t: Tensor, inner: int) -> Tensor:

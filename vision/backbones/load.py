@@ -23,9 +23,6 @@ from stforecast.federated.core.options import CheckedOptions
 from vision.backbones.backbone import Backbone, Pool, Precision
 from vision.backbones.vit import Geometry, ViT, geometry_of
 
-SECONDS = 10
-"""Longest wait for an answer of the hub, as in its own client."""
-
 
 @contextmanager
 def reachable_hub() -> Iterator[bool]:
@@ -33,37 +30,24 @@ def reachable_hub() -> Iterator[bool]:
 
     Without this, the client asks for each file six times, with a warning and a longer pause each.
     """
-    from huggingface_hub import constants
+    from huggingface_hub import constants, get_session
 
-    answers = _answers(constants.ENDPOINT)
+    answers = True
+    try:  # The client's own session knows proxies and the offline mode; its timeout is 10 s, too.
+        get_session().head(constants.ENDPOINT, timeout=10)
+    except Exception:  # Each version of the client has types of its own.
+        answers = False
     offline = constants.HF_HUB_OFFLINE or not answers
     with mock.patch.object(constants, "HF_HUB_OFFLINE", offline):
         yield answers
 
 
-def _answers(address: str) -> bool:
-    """Ask the hub once, by its client's own session, which knows proxies and the offline mode."""
-    from huggingface_hub import get_session
-
-    try:
-        get_session().head(address, timeout=SECONDS)
-    except Exception:  # Each version of the client has types of its own.
-        return False
-    return True
-
-
 TINY = "tiny-random"
 """Name of a backbone with random weights, for tests and trials."""
-
-ENDING = ".safetensors"
-"""Ending of a file of weights."""
 
 TINY_GEOMETRY = Geometry(patch=4, width=16, depth=5, heads=2, hidden=32, grid=2)
 
 REMEDY = "use one of the vit_*, deit_* or vit_*_dinov2 models"
-
-SIZING = ("patch_embed.proj.weight", "pos_embed", "cls_token", "blocks.0.mlp.fc1.weight")
-"""Weights from which the sizes of a ViT follow."""
 
 NORMALISATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
@@ -113,8 +97,10 @@ def load_backbone(options: ViTOptions) -> Backbone:
             no such model or cannot download the weights.
     """
     name, known, (mean, std) = options.backbone, None, NORMALISATIONS["imagenet"]
-    if Path(name).suffix == ENDING or Path(name).is_file():
-        tensors = _from_file(Path(name))
+    if (path := Path(name)).suffix == ".safetensors" or path.is_file():
+        with reading(path, "as safetensors", "give a file of a ViT's weights"):
+            check_size(path.stat().st_size, path)
+            tensors = load_file(path)
     elif name == TINY:
         tensors, known = ViT(TINY_GEOMETRY).state_dict(), TINY_GEOMETRY.heads
     else:
@@ -146,7 +132,13 @@ def vit_from(
         if not name.startswith(("head.", "fc_norm.")) and name != "mask_token"
     }
     with reading(origin, "as the weights of a plain ViT under timm's names", REMEDY):
-        _check_names(own, origin)
+        sizing = ("patch_embed.proj.weight", "pos_embed", "cls_token", "blocks.0.mlp.fc1.weight")
+        if missing := next((name for name in sizing if name not in own), None):
+            other = next((f"{name} {tuple(t.shape)}" for name, t in own.items()), "nothing")
+            raise InputError(
+                f"{origin}: found no {missing}, but e.g. {other}; expected the weights of a plain "
+                f"ViT under timm's names; {REMEDY}"
+            )
         geometry = geometry_of(own, heads)
         _check_shapes(own, geometry, origin)
         if odd := next((name for name, t in own.items() if not t.isfinite().all()), None):
@@ -159,16 +151,6 @@ def vit_from(
     if blocks:
         del whole.blocks[blocks:]
     return whole
-
-
-def _check_names(weights: Mapping[str, Tensor], origin: str) -> None:
-    """Refuse weights that lack those from which the sizes follow."""
-    if missing := next((name for name in SIZING if name not in weights), None):
-        other = next((f"{name} {tuple(t.shape)}" for name, t in weights.items()), "nothing")
-        raise InputError(
-            f"{origin}: found no {missing}, but e.g. {other}; expected the weights of a plain ViT "
-            f"under timm's names; {REMEDY}"
-        )
 
 
 def _check_shapes(weights: Mapping[str, Tensor], geometry: Geometry, origin: str) -> None:
@@ -184,12 +166,6 @@ def _check_shapes(weights: Mapping[str, Tensor], geometry: Geometry, origin: str
                 f"{expected.get(name, 'nothing')} in a plain ViT of width {g.width}, {g.depth} "
                 f"blocks and {g.patch} px patches for images of {g.grid * g.patch} px; {REMEDY}"
             )
-
-
-def _from_file(path: Path) -> dict[str, Tensor]:
-    with reading(path, "as safetensors", "give a file of a ViT's weights"):
-        check_size(path.stat().st_size, path)
-        return load_file(path)
 
 
 def _from_timm(name: str) -> tuple[dict[str, Tensor], int, tuple[float, ...], tuple[float, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -210,13 +211,6 @@ def divide(
         click.echo(left_out)
 
 
-def image_methods_list() -> Listing:
-    """List all methods for images."""
-    from vision.methods import METHODS
-
-    return Listing([NameTable(["method", "what it does"], method_rows(METHODS))])
-
-
 def image_methods_table() -> str:
     """Tabulate the methods for images alone, after the others' names, for `docs/methods.md`."""
     from vision.methods import METHODS
@@ -228,33 +222,29 @@ def image_methods_table() -> str:
     return f"{textwrap.fill(shared, 112)}\n\n{table}"
 
 
-def image_data_list() -> Listing:
-    """List all image data sets."""
+def _names(kind: str) -> Listing:
+    """List the names of one kind."""
     from vision.datasets import DATASETS
-
-    return Listing([NameTable(["data set", "what it is"], titles(DATASETS))])
-
-
-def partitions_list() -> Listing:
-    """List all partitions of images among clients, and task streams."""
+    from vision.methods import METHODS
+    from vision.models import MODELS
     from vision.partition import PARTITIONS
     from vision.streams import STREAMS
 
-    return Listing([NameTable(["partition", "what it is"], titles(PARTITIONS) + titles(STREAMS))])
-
-
-def image_models_list() -> Listing:
-    """List all image models."""
-    from vision.models import MODELS
-
-    return Listing([NameTable(["model", "what it is"], summaries(MODELS))])
+    rows = {
+        "method": lambda: method_rows(METHODS),
+        "data set": lambda: titles(DATASETS),
+        "partition": lambda: titles(PARTITIONS) + titles(STREAMS),
+        "model": lambda: summaries(MODELS),
+    }
+    about = "what it does" if kind == "method" else "what it is"
+    return Listing([NameTable([kind, about], rows[kind]())])
 
 
 IMAGE_LISTS: dict[str, Callable[[], Listing]] = {
-    "methods": image_methods_list,
-    "data": image_data_list,
-    "partitions": partitions_list,
-    "models": image_models_list,
+    "methods": partial(_names, "method"),
+    "data": partial(_names, "data set"),
+    "partitions": partial(_names, "partition"),
+    "models": partial(_names, "model"),
 }
 """Lists of `stforecast vision list`, by name."""
 
@@ -271,7 +261,7 @@ plot = make_plot_group(
 list_command = make_list_command(IMAGE_LISTS)
 
 
-TOGETHER = 1024
+IMAGES_AT_ONCE = 1024
 """Images that are read and predicted at a time, so that a folder may hold any number."""
 
 
@@ -300,8 +290,8 @@ def predict_images_command(
     channels, height, width = learner.shape
     size = height if height == width else None
     classes: list[str] = []
-    for begin in range(0, max(len(paths), 1), TOGETHER):
-        some = paths[begin : begin + TOGETHER]
+    for begin in range(0, max(len(paths), 1), IMAGES_AT_ONCE):
+        some = paths[begin : begin + IMAGES_AT_ONCE]
         pictures = decode(some, size, "give images in a folder, or one file")
         shown = pictures if channels == 3 else grey(pictures)
         classes += learner.predict(shown, client, model).tolist()

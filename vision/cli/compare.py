@@ -82,7 +82,7 @@ def compared_masks(rows: Sequence[ModelRow]) -> list[str]:
 def accuracy_comparison(found: Comparison) -> list[dict[str, str]]:
     """Return the rows of the table, from the highest accuracy among all classes to the lowest."""
     first, *_ = found.lines
-    order = sorted(found.lines[first], key=_descending)
+    order = sorted(found.lines[first], key=_accuracy, reverse=True)
     by_mask = {mask: {line.name: line for line in lines} for mask, lines in found.lines.items()}
     several = len(order) > 1
     rows = []
@@ -105,8 +105,13 @@ def accuracy_claims(found: Comparison, data: str) -> list[str]:
     """
     said = []
     for mask, lines in found.lines.items():
-        best = _best_of_others(lines, found.reference)
-        others = [(line.name, line.points) for line in best if line.points]
+        best = {line.row.group.name: line for line in sorted(lines, key=_accuracy)}
+        best.pop(next(line.row.group for line in lines if line.name == found.reference).name)
+        others = [
+            (line.name, line.points)
+            for line in sorted(best.values(), key=_accuracy, reverse=True)
+            if line.points
+        ]
         sentences = {
             "beats": [f"{n} by {p.times(-1).told('points')}" for n, p in others if p.high < 0],
             "is behind": [f"{n} by {p.told('points')}" for n, p in others if p.low > 0],
@@ -117,14 +122,6 @@ def accuracy_claims(found: Comparison, data: str) -> list[str]:
         where = f"On {data}, choosing from {mask}, **{found.reference}**"
         said += [f"{where} {told} {'; '.join(few)}." for told, few in sentences.items() if few]
     return said
-
-
-def _best_of_others(lines: Sequence[Accuracy], reference: str) -> list[Accuracy]:
-    """Return the best line of each method but the compared one, from the highest accuracy."""
-    best = {line.row.group.name: line for line in sorted(lines, key=_descending, reverse=True)}
-    compared = next(line.row.group for line in lines if line.name == reference)
-    best.pop(compared.name)
-    return sorted(best.values(), key=_descending)
 
 
 def about_intervals(found: Comparison) -> str:
@@ -143,8 +140,8 @@ def about_intervals(found: Comparison) -> str:
     )
 
 
-def _descending(line: Accuracy) -> float:
-    return -line.accuracy.value
+def _accuracy(line: Accuracy) -> float:
+    return line.accuracy.value
 
 
 def compare_images(runs: Sequence[ImageRun], reference: str | None = None) -> Compared:
@@ -369,10 +366,15 @@ def _found_across(
 
 def _found_of(claim: Claim, rows: Mapping[str, ModelRow], mask: str) -> tuple[str, Found]:
     """Return what was found on one data set."""
-    row, *others = (
-        _better(rows, label, mask) if claim.better else rows[label]
-        for label in (claim.row, *claim.over)
-    )
+    row, *others = (rows[label] for label in (claim.row, *claim.over))
+    if claim.better:  # The most accurate model of each method.
+        row, *others = (
+            max(
+                (model for model in rows.values() if model.group is named.group),
+                key=lambda model: level(model, mask).value,
+            )
+            for named in (row, *others)
+        )
     own = level(row, mask, claim.measure)
     unit = "" if claim.measure == ACCURACY else f"{claim.measure} "
     here = f"{row.name}: {unit}{own}"
@@ -387,12 +389,6 @@ def _told(claim: Claim, here: str, what: str, above: Mapping[str, Estimate | Non
     listed = "; ".join(f"{name} {'-' if p is None else p}" for name, p in above.items())
     claimed = f"; claimed {claim.by:g}" if claim.by else ""
     return f"{here}; points above {what}{listed}{claimed}"
-
-
-def _better(rows: Mapping[str, ModelRow], label: str, mask: str) -> ModelRow:
-    """Return the most accurate model of the method of a row."""
-    models = [row for row in rows.values() if row.group is rows[label].group]
-    return max(models, key=lambda row: level(row, mask).value)
 
 
 def verdict(found: Found, least: float, seeds: int = 1) -> str:

@@ -119,7 +119,7 @@ class ImageKind(Kind[ImageRun]):
         return [entry.label for entry in entries] + of_models
 
     def places(
-        self, grid: Grid[ImageRun], out: Path | None = None, progress: bool = False
+        self, grid: Grid[ImageRun], out: Path | None = None, *, progress: bool = False
     ) -> Iterator[tuple[str, Scenario]]:
         """Yield each image set and scenario."""
         for scenario in grid.scenarios:

@@ -23,12 +23,6 @@ from vision.plots.partition import PARTS, partition, stream
 from vision.results import ImageRun
 from vision.streams.measures import known
 
-N_NAMES = 20
-"""Number of classes to name."""
-
-DPI = 130
-"""Dots per inch of the picture."""
-
 
 def image_section(name: str, rows: Sequence[ModelRow], reference: str | None) -> PlainSection:
     """Gather what a page shows of runs on one image set and scenario."""
@@ -49,14 +43,14 @@ def image_section(name: str, rows: Sequence[ModelRow], reference: str | None) ->
         found.plain_claims,
         tables,
         {row.name: place[row.name] for row in rows},
-        [chart for chart in _charts(rows, in_turn) if chart.lines],
+        [chart for chart in _charts(rows, in_turn=in_turn) if chart.lines],
         _division(first),
         DataSheet(_facts(first), None, {}),
         runs_sheet(groups, _repeat),
     )
 
 
-def _charts(rows: Sequence[ModelRow], in_turn: bool) -> list[Chart]:
+def _charts(rows: Sequence[ModelRow], *, in_turn: bool) -> list[Chart]:
     """Return the charts, whose lines are means over seeds."""
     shared = compared_masks(rows)
     every, accuracy = shared[0], "test accuracy, %"
@@ -66,18 +60,23 @@ def _charts(rows: Sequence[ModelRow], in_turn: bool) -> list[Chart]:
     ]
     if in_turn:
         title = f"Accuracy after each stage on the stages so far, choosing from {every}."
-        charts.append(Chart(title, "stage", accuracy, _by_stage(rows, every)))
+        after = ([known(run.stages(), row.view, every) for run in row.group.runs] for row in rows)
+        by_stage = _lines(100 * pd.concat(tables, axis=1).mean(axis=1) for tables in after)
+        charts.append(Chart(title, "stage", accuracy, by_stage))
     sent = "megabytes sent and received by all clients"
     against = (
         f"Accuracy against the data that all clients sent and received, choosing from {every}."
     )
     shares = f"Distribution of the accuracies over clients after the last round, from {every}."
     classes = f"Accuracy by class after the last round, choosing from {every}."
-    of_clients = "test accuracy of a client, %", "share of clients"
+    of_clients = [
+        {"method": i, "y": 100 * share.groupby("client").mean().to_numpy()}
+        for i, share in enumerate(shares_by_client(row, every)["share"] for row in rows)
+    ]
     return [
         *charts,
         Chart(against, sent, accuracy, _by_traffic(rows, every), log=True),
-        Chart(shares, *of_clients, _of_clients(rows, every)),
+        Chart(shares, "test accuracy of a client, %", "share of clients", of_clients),
         Chart(classes, "class", accuracy, _by_class(rows, every)),
     ]
 
@@ -102,11 +101,6 @@ def _by_traffic(rows: Sequence[ModelRow], mask: str) -> list[dict[str, Any]]:
     return lines
 
 
-def _by_stage(rows: Sequence[ModelRow], mask: str) -> list[dict[str, Any]]:
-    after = ([known(run.stages(), row.view, mask) for run in row.group.runs] for row in rows)
-    return _lines(100 * pd.concat(tables, axis=1).mean(axis=1) for tables in after)
-
-
 def _by_class(rows: Sequence[ModelRow], mask: str) -> list[dict[str, Any]]:
     lines = []
     for i, row in enumerate(rows):
@@ -118,11 +112,6 @@ def _by_class(rows: Sequence[ModelRow], mask: str) -> list[dict[str, Any]]:
     return lines
 
 
-def _of_clients(rows: Sequence[ModelRow], mask: str) -> list[dict[str, Any]]:
-    shares = [shares_by_client(row, mask)["share"].groupby("client").mean() for row in rows]
-    return [{"method": i, "y": 100 * share.to_numpy()} for i, share in enumerate(shares)]
-
-
 def _division(run: ImageRun) -> Picture:
     """Draw the images by client and class, or also by stage, of a run."""
     if "stages" in run.about:
@@ -130,7 +119,7 @@ def _division(run: ImageRun) -> Picture:
     else:
         drawn, caption = partition([run]), "Images by client and class"
     caption = f"{caption}, of {run.label}, first seed."
-    return Picture("Images of the clients", png_address(drawn, DPI), caption)
+    return Picture("Images of the clients", png_address(drawn, 130), caption)
 
 
 def _facts(run: ImageRun) -> dict[str, str]:
@@ -145,7 +134,7 @@ def _facts(run: ImageRun) -> dict[str, str]:
     return {
         "images": f"{about['images']:,}{pixels}",
         "source": about["source"],
-        f"{len(about['classes'])} classes": some(about["classes"], N_NAMES),
+        f"{len(about['classes'])} classes": some(about["classes"], 20),
         **({"domains": ", ".join(about["domains"])} if several else {}),
         "clients": str(about["clients"]),
         "partition": run.settings["partition"],

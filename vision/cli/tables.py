@@ -152,7 +152,9 @@ def accuracy_rows(rows: Sequence[ModelRow]) -> list[dict[str, str]]:
             "floats a round, up / down": "-"
             if pools_images(run)
             else tables.floats_up_and_down(run),
-            "seconds": tables.number(_seconds(row), ".0f"),
+            "seconds": tables.number(
+                float(np.mean([run.about["seconds"] for run in row.group.runs])), ".0f"
+            ),
         }
         for row in rows
         for run in row.group.runs[:1]
@@ -171,10 +173,6 @@ def accuracy_notes(rows: Sequence[ModelRow]) -> list[str]:
     if any(map(pools_images, runs)):
         notes.append(f"{tables.POOLED_MARK} trained on the images of all clients together")
     return notes
-
-
-def _seconds(row: ModelRow) -> float:
-    return float(np.mean([run.about["seconds"] for run in row.group.runs]))
 
 
 def _section(
@@ -224,14 +222,10 @@ def _measured(runs: Sequence[ImageRun], view: str, masks: Sequence[str]) -> dict
         f"{mask}, last": tables.spread([100 * r.accuracy("last", view, mask) for r in runs], 2)
         for mask in masks
     }
-    return {**accuracies, **masked, **_by_domain(runs, view)}
-
-
-def _by_domain(runs: Sequence[ImageRun], view: str) -> dict[str, str]:
-    """Return a column for each domain, if there are several."""
-    domains = runs[0].about["domains"]
-    if len(domains) == 1:
-        return {}
-    metrics = select(pd.concat([r.metrics() for r in runs]), view=view, mask=MASKS[0])
-    found = {name: 100 * select(metrics, domain=name)["accuracy"] for name in domains}
-    return {name: tables.spread(a.tolist(), 2) if len(a) else "-" for name, a in found.items()}
+    found: dict[str, str] = {**accuracies, **masked}
+    if len(domains := runs[0].about["domains"]) > 1:
+        metrics = select(pd.concat([r.metrics() for r in runs]), view=view, mask=MASKS[0])
+        for name in domains:
+            own = 100 * select(metrics, domain=name)["accuracy"]
+            found[name] = tables.spread(own.tolist(), 2) if len(own) else "-"
+    return found

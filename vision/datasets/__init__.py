@@ -58,21 +58,19 @@ def load(
     torch.Size([1797, 1, 16, 16])
     """
     names = names_in(name)
-    taken = {p for part in names for p in inspect.signature(DATASETS.find(part)).parameters}
+    accepted = [inspect.signature(DATASETS.find(part)).parameters for part in names]
+    known = set().union(*accepted)
     for option in options:
-        if option not in taken:
-            raise choose(f"option of {name}", option, taken - {"root", "size"})
+        if option not in known:
+            raise choose(f"option of {name}", option, known - {"root", "size"})
     given = {**options, "size": size}
     if root is not None:
         given["root"] = Path(root)
-    return join([_read(part, given) for part in names], size)
-
-
-def _read(name: str, given: dict[str, object]) -> ImageSet:
-    reader = DATASETS[name]
-    taken = inspect.signature(reader).parameters
-    if "root" in taken and "root" not in given:
-        raise InputError(
-            f"{name}: no folder given; ", Words("give that of its files, such as {images:data}")
-        )
-    return reader(**{option: value for option, value in given.items() if option in taken})
+    sets = []
+    for part, taken in zip(names, accepted, strict=True):
+        if "root" in taken and "root" not in given:
+            raise InputError(
+                f"{part}: no folder given; ", Words("give that of its files, such as {images:data}")
+            )
+        sets.append(DATASETS[part](**{o: value for o, value in given.items() if o in taken}))
+    return join(sets, size)

@@ -15,7 +15,6 @@ from vision.datasets.files import read_bytes, read_names
 from vision.datasets.image_set import ImageSet
 from vision.datasets.npz import find_npz, read_image_npz
 
-PIXELS = 3 * 32 * 32
 SOURCE = (
     "get the binary version from https://www.cs.toronto.edu/~kriz/cifar.html (the Python version "
     "is a pickle, which can run any code, and is not read)"
@@ -70,7 +69,7 @@ def read_records(path: Path, n_labels: int, n_classes: int) -> tuple[np.ndarray,
     Of the `n_labels` label bytes of a record the last is the (fine) class. The result is
     `(n, 3, 32, 32)` uint8 and `(n,)` int64.
     """
-    length = n_labels + PIXELS
+    length = n_labels + 3 * 32 * 32
     with reading(path, f"as records of {length} bytes", SOURCE):
         data = read_bytes(path)
     if not data or len(data) % length:

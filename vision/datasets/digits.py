@@ -54,7 +54,6 @@ def digits8x8(*, test_share: float = 0.2, seed: int = 0) -> ImageSet:
     return ImageSet.of_one_domain("digits8x8", images, labels, is_test, DIGITS, source)
 
 
-MNIST_FOLDERS = ("", "MNIST/raw", "MNIST", "mnist")
 MNIST_SOURCE = (
     "get the four official files, e.g. with torchvision.datasets.MNIST(folder, download=True), and "
     "give that folder"
@@ -74,7 +73,9 @@ def mnist(root: Path) -> ImageSet:
 
 
 def _part(root: Path, part: str) -> Part:
-    files = _file(root, f"{part}-images-idx3-ubyte"), _file(root, f"{part}-labels-idx1-ubyte")
+    folders = ("", "MNIST/raw", "MNIST", "mnist")
+    names = f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte"
+    files = [find_path(root, (name, f"{name}.gz"), folders, MNIST_SOURCE) for name in names]
     images, labels = read_idx(files[0], 3), read_idx(files[1], 1)
     if images.shape != (len(labels), *images.shape[1:]) or not images.size or labels.max() > 9:
         raise InputError(
@@ -83,10 +84,6 @@ def _part(root: Path, part: str) -> Part:
             f"{MNIST_SOURCE}"
         )
     return images[:, None], labels
-
-
-def _file(root: Path, name: str) -> Path:
-    return find_path(root, (name, f"{name}.gz"), MNIST_FOLDERS, MNIST_SOURCE)
 
 
 def read_idx(path: Path, dims: int) -> np.ndarray:
@@ -114,8 +111,6 @@ def read_idx(path: Path, dims: int) -> np.ndarray:
     return np.frombuffer(data, np.uint8).reshape(shape)
 
 
-SIDE = 16
-USPS_FOLDERS = ("", "USPS", "usps")
 USPS_SOURCE = (
     "get usps.bz2 and usps.t.bz2 from "
     "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass.html"
@@ -131,40 +126,31 @@ def usps(root: Path) -> ImageSet:
     [-1, 1], which are scaled to 0 to 255 and rounded.
     """
     train, test = (
-        read_libsvm(find_path(root, (f"{name}.bz2", name), USPS_FOLDERS, USPS_SOURCE))
+        read_libsvm(find_path(root, (f"{name}.bz2", name), ("", "USPS", "usps"), USPS_SOURCE))
         for name in ("usps", "usps.t")
     )
     return digit_set("usps", train, test, "USPS, LIBSVM's files, official split")
-
-
-def _cost(text: bytes) -> int:
-    """Return the bytes of memory for a part of a file; lines may omit values, which are zeros."""
-    return 8 * len(text) + 16 * SIDE * SIDE * text.count(b"\n")
 
 
 def read_libsvm(path: Path) -> Part:
     """Read images `(n, 1, 16, 16)` uint8 and digits `(n,)` from a file, plain or `.bz2`."""
     from sklearn.datasets import load_svmlight_file
 
+    def cost(text: bytes) -> int:
+        """Return the bytes of memory for a part; lines may omit values, which are zeros."""
+        return 8 * len(text) + 16 * 256 * text.count(b"\n")
+
     expected = "lines of a label from 1 to 10 and 256 values in [-1, 1]"
-    n_pixels = SIDE * SIDE
     with reading(path, f"as {expected}", USPS_SOURCE):
-        text = io.BytesIO(read_bytes(path, _cost))
-        pixels, labels = load_svmlight_file(text, n_features=n_pixels, zero_based=False)
+        text = io.BytesIO(read_bytes(path, cost))
+        pixels, labels = load_svmlight_file(text, n_features=256, zero_based=False)
     x = pixels.toarray()
     if not (len(x) and abs(x).max() <= 1) or not np.isin(labels, np.arange(1, 11)).all():
         largest = abs(x).max(initial=0)
         found = f"{len(x)} lines, labels {np.unique(labels)!s:.60}, values up to {largest}"
         raise InputError(f"{path}: {found}; expected {expected}; {USPS_SOURCE}")
-    images = np.rint((x + 1) * 127.5).astype(np.uint8).reshape(-1, 1, SIDE, SIDE)
+    images = np.rint((x + 1) * 127.5).astype(np.uint8).reshape(-1, 1, 16, 16)
     return images, labels.astype(np.int64) - 1
-
-
-SVHN_FOLDERS = ("", "SVHN", "svhn")
-SVHN_SOURCE = (
-    "get train_32x32.mat and test_32x32.mat (format 2, cropped digits) from "
-    "http://ufldl.stanford.edu/housenumbers/"
-)
 
 
 @listed
@@ -175,16 +161,17 @@ def svhn(root: Path) -> ImageSet:
     Workshop on Deep Learning and Unsupervised Feature Learning, 2011. Read from the official
     MATLAB files; the 531,131 extra images are not used. In the files, digit 0 has the label 10.
     """
+    source = (
+        "get train_32x32.mat and test_32x32.mat (format 2, cropped digits) from "
+        "http://ufldl.stanford.edu/housenumbers/"
+    )
     train, test = (
-        read_digits_mat(
-            find_path(root, (f"{part}_32x32.mat",), SVHN_FOLDERS, SVHN_SOURCE), SVHN_SOURCE
-        )
-        for part in ("train", "test")
+        read_digits_mat(find_path(root, (name,), ("", "SVHN", "svhn"), source), source)
+        for name in ("train_32x32.mat", "test_32x32.mat")
     )
     return digit_set("svhn", train, test, "SVHN, official cropped digits and split")
 
 
-FOLDERS = ("SynthDigits", "synth_digits", "SYN", "syn", "")
 SYN_SOURCE = (
     "get SynthDigits from the authors' page, http://yaroslav.ganin.net, or use syn-generated, "
     "which needs no files"
@@ -200,9 +187,9 @@ def syn(root: Path, *, size: int | None = None, test_share: float = 0.2, seed: i
     `synth_train_32x32.mat` and `synth_test_32x32.mat`, or else from a folder `syn` (or `SYN`) of
     image files, `train/3/*.png` and `test/3/*.png` (also `imgs_train` and `imgs_valid`).
     """
-    file = find_path(
-        root, ("synth_train_32x32.mat", "imgs_train", "train"), FOLDERS, SYN_SOURCE, Path.exists
-    )
+    names = ("synth_train_32x32.mat", "imgs_train", "train")
+    folders = ("SynthDigits", "synth_digits", "SYN", "syn", "")
+    file = find_path(root, names, folders, SYN_SOURCE, Path.exists)
     if file.is_dir():
         splits = {**SPLITS, "imgs_train": False, "imgs_valid": True}
         tree = find_images(file.parent, SYN_SOURCE, splits=splits)

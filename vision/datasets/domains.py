@@ -61,7 +61,13 @@ class DomainFolders:
                 raise InputError(f"{folder}: found no folder {', '.join(missing)}; {self.source}")
             tree = find_images(folder, self.source, domains=found, ignored=self.ignored)
             tree = self.split(tree)
-            self._check_classes(tree)
+            there = set(zip(tree.domains, tree.classes, strict=True))
+            grid = itertools.product(sorted(set(tree.domains)), sorted(set(tree.classes)))
+            if lacking := next((pair for pair in grid if pair not in there), None):
+                raise InputError(
+                    f"{tree.folder / lacking[0]}: found no images of {lacking[1]}, a class of "
+                    f"other domains; {self.source}"
+                )
             return tree.read(name, size=size, **split)
         archive = find_npz(root, name)
         if archive is None:
@@ -72,16 +78,6 @@ class DomainFolders:
             )
         return read_image_npz(archive, name, **split)
 
-    def _check_classes(self, tree: Tree) -> None:
-        """Raise an error if a domain lacks a class of another domain."""
-        there = set(zip(tree.domains, tree.classes, strict=True))
-        grid = itertools.product(sorted(set(tree.domains)), sorted(set(tree.classes)))
-        if missing := next((pair for pair in grid if pair not in there), None):
-            raise InputError(
-                f"{tree.folder / missing[0]}: found no images of {missing[1]}, a class of other "
-                f"domains; {self.source}"
-            )
-
 
 def _bare(name: str) -> str:
     """Return the form in which names are compared; `Real World` and `real_world` are equal."""
@@ -89,9 +85,6 @@ def _bare(name: str) -> str:
 
 
 SOURCE = "get DomainNet from https://ai.bu.edu/M3SDA/"
-LIST_FOLDERS = ("", "splits", "txt")
-MAX_LIST = 2**25
-"""Largest size of a list of images in bytes; the longest official one has 6 million."""
 
 
 def official_split(tree: Tree) -> Tree:
@@ -101,7 +94,7 @@ def official_split(tree: Tree) -> Tree:
     beside the domains' folders or in `splits` or `txt`. Images that they do not name are left out,
     as in the cleaned version.
     """
-    places = [tree.folder / folder for folder in LIST_FOLDERS]
+    places = [tree.folder / folder for folder in ("", "splits", "txt")]
     home = next((place for place in places if any(place.glob("*_test.txt"))), None)
     if home is None:
         return tree
@@ -110,7 +103,8 @@ def official_split(tree: Tree) -> Tree:
         for name, is_test in (("train", False), ("test", True)):
             path = home / f"{domain}_{name}.txt"
             with reading(path, "as a list of images", SOURCE):
-                lines = read_bounded(path, MAX_LIST).decode().splitlines()
+                # The longest official list has 6 million bytes.
+                lines = read_bounded(path, 2**25).decode().splitlines()
             part |= {line.rpartition(" ")[0]: is_test for line in lines if line.strip()}
     names = [path.relative_to(tree.folder).as_posix() for path in tree.paths]
     if missing := part.keys() - set(names):
@@ -173,12 +167,12 @@ def office_caltech10() -> None:
     """
 
 
-OFFICE_HOME_FOLDERS = ("office_home", "office-home", "office_home_dg")
-
-
 @DomainFolders(
     domains=("art", "clipart", "product", "real_world"),
-    folders=("OfficeHomeDataset_10072016", "OfficeHome", *OFFICE_HOME_FOLDERS, ""),
+    folders=(
+        *("OfficeHomeDataset_10072016", "OfficeHome"),
+        *("office_home", "office-home", "office_home_dg", ""),
+    ),
     source="get Office-Home from https://www.hemanthdv.org/officeHomeDataset.html",
 )
 def office_home() -> None:

@@ -19,9 +19,6 @@ from data_prep.base.errors import InputError, check_regular, reading
 
 OPENERS: dict[str, Callable[..., object]] = {".gz": gzip.open, ".bz2": bz2.open}
 
-MAT_HEADER, MAT_PACKED = 128, 15
-"""Bytes of the header of a MATLAB 5 file, and the type of a compressed element."""
-
 MAX_TEXT = 2**22
 """Largest size of a list of names in bytes; a list of 10,000 images has a tenth of it."""
 
@@ -108,10 +105,11 @@ def _check_elements(path: Path) -> None:
     """
     size, most = 0, limits.most_from(path)
     with path.open("rb") as file:
-        order: Literal["little", "big"] = "little" if file.read(MAT_HEADER)[-2:] == b"IM" else "big"
+        # The header has 128 bytes, of which the last two give the order.
+        order: Literal["little", "big"] = "little" if file.read(128)[-2:] == b"IM" else "big"
         while len(tag := file.read(8)) == 8:
             kind, length = (int.from_bytes(tag[i : i + 4], order) for i in (0, 4))
-            if kind != MAT_PACKED:
+            if kind != 15:  # Not a compressed element.
                 file.seek(length, os.SEEK_CUR)
                 continue
             unpacker, left = zlib.decompressobj(), length

@@ -28,13 +28,6 @@ from vision.datasets.image_set import ImageSet, check_trained, hold_out
 log = logging.getLogger(__name__)
 
 EXTENSIONS = {".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp", ".gif"}
-THREADS = 4
-PIXEL = 8
-"""Bytes of memory for a pixel while it is decoded."""
-
-TRANSPARENT = {"LA", "La", "PA", "RGBA", "RGBa"}
-"""Pillow's modes with an opacity of each pixel."""
-
 LARGE, LARGE_SIZE = threading.Lock(), 2**22
 """Images with more pixels than this are decoded one at a time, to limit memory."""
 
@@ -47,37 +40,33 @@ def decode(paths: Sequence[Path], size: int | None, source: str) -> Tensor:
     More than 8 bits a value are an error. Pillow releases the interpreter's lock, and refuses more
     than 89 million pixels.
     """
+    if not paths:
+        raise InputError(f"found no images to read; {source}")
+    what = f"{paths[0]} and {len(paths) - 1} more images"
+    if size is not None:
+        check_size(len(paths) * 3 * size * size, f"{what} at {size} × {size} pixels")
     with warnings.catch_warnings():  # Warning filters are shared by all threads.
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         warnings.filterwarnings("ignore", "Corrupt EXIF")
-        return _decode_all(paths, size, source)
+        first = _decode_one(paths[0], size, source)
+        height, width = first.shape[:2]
+        check_size(len(paths) * first.size, what)
+        images = torch.empty(len(paths), 3, height, width, dtype=torch.uint8)
+
+        def put(i: int) -> None:
+            pixels = _decode_one(paths[i], size, source, (paths[0], width, height))
+            images[i] = torch.from_numpy(pixels).permute(2, 0, 1)
+
+        with ThreadPoolExecutor(4) as pool:
+            for _ in pool.map(put, range(len(paths))):
+                pass
+    return images
 
 
 def grey(images: Tensor) -> Tensor:
     """Return the luminance of RGB images, as Pillow does: `(n, 1, height, width)`."""
     weights = torch.tensor([0.299, 0.587, 0.114])
     return torch.einsum("nchw,c->nhw", images.float(), weights)[:, None].round().to(torch.uint8)
-
-
-def _decode_all(paths: Sequence[Path], size: int | None, source: str) -> Tensor:
-    if not paths:
-        raise InputError(f"found no images to read; {source}")
-    what = f"{paths[0]} and {len(paths) - 1} more images"
-    if size is not None:
-        check_size(len(paths) * 3 * size * size, f"{what} at {size} × {size} pixels")
-    first = _decode_one(paths[0], size, source)
-    height, width = first.shape[:2]
-    check_size(len(paths) * first.size, what)
-    images = torch.empty(len(paths), 3, height, width, dtype=torch.uint8)
-
-    def put(i: int) -> None:
-        pixels = _decode_one(paths[i], size, source, (paths[0], width, height))
-        images[i] = torch.from_numpy(pixels).permute(2, 0, 1)
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        for _ in pool.map(put, range(len(paths))):
-            pass
-    return images
 
 
 def _decode_one(
@@ -95,7 +84,8 @@ def _decode_one(
                 f"{path}: has values of more than 8 bits (mode {file.mode}), whose range the file "
                 "does not tell; expected 8 bits: save all images so, scaled alike"
             )
-        check_expansion(PIXEL * width * height, path, f"{path}: {height} × {width} pixels")
+        # A pixel needs 8 bytes of memory while it is decoded.
+        check_expansion(8 * width * height, path, f"{path}: {height} × {width} pixels")
         with LARGE if width * height > LARGE_SIZE else nullcontext():
             ImageOps.exif_transpose(file, in_place=True)
             if size is None and first is not None and file.size != first[1:]:
@@ -112,18 +102,15 @@ def _decode_one(
 
 def _as_rgb(picture: Image.Image) -> Image.Image:
     """Convert an image to RGB; transparent parts become white, as their colour is arbitrary."""
-    if picture.mode not in TRANSPARENT and "transparency" not in picture.info:
-        return picture if picture.mode == "RGB" else picture.convert("RGB")
-    picture = picture if picture.mode == "RGBA" else picture.convert("RGBA")
+    if not picture.has_transparency_data:
+        return picture.convert("RGB")
+    picture = picture.convert("RGBA")
     page = Image.new("RGB", picture.size, "white")
     page.paste(picture, mask=picture.getchannel("A"))
     return page
 
 
 REMEDY = "give a folder with [train or test/][DOMAIN/]CLASS/*.jpg"
-
-BESIDE = {"__MACOSX"}
-"""Folders to skip, which archives made on another system contain."""
 
 
 def image_files(tops: Iterable[Path]) -> list[Path]:
@@ -138,7 +125,8 @@ def image_files(tops: Iterable[Path]) -> list[Path]:
     leaves: dict[Path, dict[Path, bool]] = defaultdict(dict)
     for top in tops:
         for here, folders, files in os.walk(top, onerror=_refuse):
-            folders[:] = [f for f in folders if not f.startswith(".") and f not in BESIDE]
+            # Archives made on a Mac contain a folder of other data.
+            folders[:] = [f for f in folders if not f.startswith(".") and f != "__MACOSX"]
             for file in (f for f in files if not f.startswith(".")):
                 check_regular(Path(here, file), "image or folder", "replace or remove it")
             found = [Path(here, f) for f in (*files, *folders) if _is_image(f)]
@@ -182,9 +170,10 @@ def _refuse(e: OSError) -> None:
     raise InputError(f"{e.filename}: cannot be read ({e.strerror}); allow it or remove it") from e
 
 
-TRAINED = ("train", "training")
-TESTED = ("test", "testing", "val", "valid", "validation")
-SPLITS: Mapping[str, bool] = {**dict.fromkeys(TRAINED, False), **dict.fromkeys(TESTED, True)}
+SPLITS: Mapping[str, bool] = {
+    **dict.fromkeys(("train", "training"), False),
+    **dict.fromkeys(("test", "testing", "val", "valid", "validation"), True),
+}
 """Folder names of the parts of a set, in lower case: True for testing, False for training."""
 
 
@@ -222,7 +211,12 @@ class Tree:
         """
         check_links(self.folder, self.paths)
         for kind, names in (("class", self.classes), ("domain", self.domains)):
-            _check_text(self.folder, kind, names)
+            # Tables and figures cannot contain it.
+            if odd := next((name for name in names if as_text(name) != name), None):
+                raise InputError(
+                    f"{self.folder}: the {kind} '{as_text(odd)}' has a name that is not UTF-8; "
+                    "rename its folder"
+                )
         class_names, labels = _index(self.classes)
         domain_names, domains = _index([d or name for d in self.domains])
         if self.is_test is None:
@@ -316,19 +310,10 @@ def _test_parts(
     return [splits[part[0]] for part in parts]
 
 
-def _check_text(folder: Path, kind: str, names: Sequence[str]) -> None:
-    """Raise an error for names that tables and figures cannot contain."""
-    if odd := next((name for name in names if as_text(name) != name), None):
-        raise InputError(
-            f"{folder}: the {kind} '{as_text(odd)}' has a name that is not UTF-8; rename its folder"
-        )
-
-
 def _index(names: Sequence[str]) -> tuple[tuple[str, ...], Tensor]:
     """Return the sorted distinct names and each item's index among them."""
-    unique = tuple(sorted(set(names)))
-    place = {name: i for i, name in enumerate(unique)}
-    return unique, torch.tensor([place[name] for name in names])
+    unique, index = np.unique(np.array(names, dtype=object), return_inverse=True)
+    return tuple(unique), torch.from_numpy(index)
 
 
 @listed

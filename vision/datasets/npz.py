@@ -19,8 +19,6 @@ from vision.datasets.image_set import ImageSet, check_trained, hold_out
 
 NEEDED, OTHERS = ("images", "labels"), ("domains", "is_test", "class_names", "domain_names")
 KEYS = f"{', '.join(NEEDED)}[, {', '.join(OTHERS)}]"
-IMAGE = 64
-"""Bytes of memory for an image in addition to its pixels: label, domain and split."""
 REMEDY = "write it with numpy.savez(file, images=…, labels=…)"
 
 
@@ -50,21 +48,18 @@ def read_image_npz(path: Path, name: str, *, test_share: float = 0.2, seed: int 
     `(n, 1 or 3, height, width)`; `labels` and `domains` `(n,)` integers; `is_test` `(n,)` bool;
     `class_names` and `domain_names` text, by default the numbers. Nothing is unpickled.
     """
-    arrays = _arrays(path)
-    try:
-        return _image_set(arrays, name, path.name, test_share, seed)
-    except InputError as e:
-        raise InputError(f"{path}: ", e, f"; {REMEDY}") from e
-
-
-def _arrays(path: Path) -> dict[str, np.ndarray]:
     with reading(path, f"as a NumPy file with {KEYS}", REMEDY), ZipFile(path) as file:
-        keys = [name.removesuffix(".npy") for name in file.namelist()]
+        keys = [key.removesuffix(".npy") for key in file.namelist()]
     if missing := set(NEEDED) - set(keys):
         raise InputError(f"{path}: has no {' and no '.join(sorted(missing))}; expected {KEYS}")
     if unknown := set(keys) - {*NEEDED, *OTHERS}:
         raise InputError(f"{path}: has an array {min(unknown)!r:.60}; expected {KEYS}; {REMEDY}")
-    return dict(zip(keys, npz_arrays(path, keys, lambda found: _check(found, path)), strict=True))
+    found = npz_arrays(path, keys, lambda headers: _check(headers, path))
+    arrays = dict(zip(keys, found, strict=True))
+    try:
+        return _image_set(arrays, name, path.name, test_share, seed)
+    except InputError as e:
+        raise InputError(f"{path}: ", e, f"; {REMEDY}") from e
 
 
 def _check(found: Mapping[str, Header], path: Path) -> None:
@@ -81,13 +76,16 @@ def _check(found: Mapping[str, Header], path: Path) -> None:
             f"{path}: images are {images.dtype} {images.shape}; expected uint8 (n, height, width) "
             f"or (n, height, width, channels); {REMEDY}"
         )
-    check_expansion(images.n_bytes + IMAGE * images.shape[0], path)
+    # An image also needs 64 bytes of memory for its label, domain and split.
+    check_expansion(images.n_bytes + 64 * images.shape[0], path)
 
 
 def _image_set(
     arrays: dict[str, np.ndarray], name: str, file: str, test_share: float, seed: int
 ) -> ImageSet:
-    images = _channels_first(arrays["images"])
+    images = arrays["images"] if arrays["images"].ndim == 4 else arrays["images"][..., None]
+    if images.shape[-1] in (1, 3):
+        images = images.transpose(0, 3, 1, 2)
     labels = _whole_numbers("labels", arrays["labels"])
     if not len(labels):
         raise InputError("has no labels; expected one for each image")
@@ -104,7 +102,7 @@ def _image_set(
         split = f"{test_share:g} of each class and domain for testing, seed {seed}"
     found = ImageSet(
         name=name,
-        images=images,
+        images=torch.from_numpy(np.ascontiguousarray(images)),
         labels=labels,
         domains=domains,
         is_test=is_test,
@@ -135,11 +133,3 @@ def _names(arrays: dict[str, np.ndarray], key: str, values: Tensor) -> tuple[str
     if names.dtype.kind not in "Uiu" or names.ndim != 1:
         raise InputError(f"{key} are {names.dtype} {names.shape}; expected text (n,)")
     return tuple(map(str, names))
-
-
-def _channels_first(images: np.ndarray) -> Tensor:
-    if images.ndim == 3:
-        images = images[..., None]
-    if images.shape[-1] in (1, 3):
-        images = images.transpose(0, 3, 1, 2)
-    return torch.from_numpy(np.ascontiguousarray(images))

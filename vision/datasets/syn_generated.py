@@ -18,22 +18,16 @@ from stforecast.federated.core.state import generator
 from vision.datasets.digits import DIGITS
 from vision.datasets.image_set import ImageSet, hold_out
 
-SLANTS = {"Sans": "Oblique", "SansMono": "Oblique", "Serif": "Italic"}
 FONTS = (
-    *(f"DejaVu{f}{s}" for f, o in SLANTS.items() for s in ("", "-Bold", f"-{o}", f"-Bold{o}")),
+    *("DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSans-BoldOblique"),
+    *("DejaVuSansMono", "DejaVuSansMono-Bold"),
+    *("DejaVuSansMono-Oblique", "DejaVuSansMono-BoldOblique"),
+    *("DejaVuSerif", "DejaVuSerif-Bold", "DejaVuSerif-Italic", "DejaVuSerif-BoldItalic"),
     *("STIXGeneral", "STIXGeneralBol", "STIXGeneralItalic", "STIXGeneralBolIta"),
     *("cmr10", "cmb10", "cmss10", "cmti10", "cmtt10"),
 )
 """Fonts of matplotlib that contain digits."""
 
-DRAWING = (0, 0, 2)
-"""Key of the generator of one image, together with the image's number."""
-
-OVERSAMPLING = 2
-GRIDS = (2, 4, 8)
-"""Knots per side of the random surfaces of a texture, from coarse to fine."""
-
-BATCH = 1000
 LUMINANCE = torch.tensor([0.299, 0.587, 0.114])
 
 
@@ -60,21 +54,25 @@ def syn_generated(
     check_size(n_images * 3 * side * side, f"{n_images} images of {side} × {side} pixels")
     labels = torch.arange(n_images) % len(DIGITS)
     is_test = hold_out(labels, torch.zeros_like(labels), test_share, seed)
-    images = torch.cat([_draw_batch(i, side, seed) for i in torch.arange(n_images).split(BATCH)])
+    images = torch.cat([_draw_batch(i, side, seed) for i in torch.arange(n_images).split(1000)])
     source = f"drawn, seed {seed}, {test_share:g} of each digit for testing"
     return ImageSet.of_one_domain("syn-generated", images, labels, is_test, DIGITS, source)
 
 
 def _draw_batch(ids: Tensor, size: int, seed: int) -> Tensor:
     """Draw the images with these numbers, `(batch, 3, size, size)` uint8."""
-    generators = [generator(seed, *DRAWING, int(i)) for i in ids]
+    generators = [generator(seed, 0, 0, 2, int(i)) for i in ids]
     u = torch.stack([torch.rand(28, generator=g) for g in generators])
     background = _textures(u[:, :12], generators, size)
     masks = [
         _draw_mask(int(i) % 10, row, size) for i, row in zip(ids, u[:, 12:24].numpy(), strict=True)
     ]
     mask = torch.from_numpy(np.stack(masks))[:, None].float() / 255
-    ink = _ink(u[:, 24:27], background.mean((2, 3)))[:, :, None, None]
+    color, ground = u[:, 24:27], background.mean((2, 3))
+    # Digits that are hard to read get nearer to black or white.
+    near = (color @ LUMINANCE - ground @ LUMINANCE).abs() < 0.35
+    end = (ground @ LUMINANCE < 0.5).float()[:, None].expand_as(color)
+    ink = torch.where(near[:, None], color.lerp(end, 0.75), color)[:, :, None, None]
     noise = torch.stack([torch.randn(3, size, size, generator=g) for g in generators])
     noise *= 0.05 * u[:, 27, None, None, None]
     drawn = background + mask * (ink - background) + noise
@@ -85,7 +83,7 @@ def _textures(u: Tensor, generators: list[torch.Generator], size: int) -> Tensor
     """Draw backgrounds `(batch, 3, size, size)` in [0, 1] from 12 uniform numbers each."""
     u = u[:, :, None, None]
     texture = u[:, :3].expand(-1, -1, size, size).clone()
-    for octave, knots in enumerate(GRIDS):
+    for octave, knots in enumerate((2, 4, 8)):  # Random surfaces from coarse to fine.
         grid = torch.stack([torch.rand(3, knots, knots, generator=g) for g in generators]) - 0.5
         surface = interpolate(grid, size=(size, size), mode="bicubic", align_corners=True)
         texture += 0.5 * u[:, 3 + octave, None] * surface
@@ -98,17 +96,9 @@ def _textures(u: Tensor, generators: list[torch.Generator], size: int) -> Tensor
     return (texture + (strength * waves)[:, None]).clamp(0, 1)
 
 
-def _ink(color: Tensor, ground: Tensor) -> Tensor:
-    """Return colours `(batch, 3)` of the digits, nearer to black or white if hard to read."""
-    dark_ground = ground @ LUMINANCE < 0.5
-    near = (color @ LUMINANCE - ground @ LUMINANCE).abs() < 0.35
-    end = dark_ground.float()[:, None].expand_as(color)
-    return torch.where(near[:, None], color.lerp(end, 0.75), color)
-
-
 def _draw_mask(digit: int, u: np.ndarray, size: int) -> np.ndarray:
     """Draw the coverage of each pixel, `(size, size)` uint8, from 12 uniform numbers."""
-    side = OVERSAMPLING * size
+    side = 2 * size  # It is drawn twice as large.
     font = _font(int(u[0] * len(FONTS)), max(4, round(side * (0.6 + 0.05 * int(8 * u[1])))))
     canvas = Image.new("L", (side, side))
     draw = ImageDraw.Draw(canvas)

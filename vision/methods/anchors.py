@@ -25,9 +25,6 @@ from vision.task import cosines
 UNKNOWN = -1e9
 """Logit of classes without a prototype: their softmax is 0, and gradients are always finite."""
 
-KEPT = ("anchor.values", "anchor.keys")
-"""Parameters `(clients, anchors, d)` whose rows are fixed after a task."""
-
 
 def no_anchor_chosen(n_clients: int, n_anchors: int, device: torch.device) -> Params:
     """Return the clients' memory of their anchors before the first task.
@@ -46,7 +43,8 @@ def begin_task(cohort: Cohort) -> Params:
     new = memory["anchor.task"] != cohort.stage
     memory["anchor.fixed"] |= memory["anchor.chosen"] & new[:, None]
     memory["anchor.task"].fill_(cohort.stage)
-    return {name: cohort.params[name].detach().clone() for name in KEPT}
+    names = ("anchor.values", "anchor.keys")  # Their rows are fixed after a task.
+    return {name: cohort.params[name].detach().clone() for name in names}
 
 
 def held(cohort: Cohort, before: Mapping[str, Tensor]) -> Params:
@@ -122,13 +120,10 @@ def mean_prototypes(local: Tensor, holders: Tensor) -> Tensor:
     return total / weight.sum(0).clamp(min=1)[:, None]
 
 
-SMALLEST = 1e-3
-"""Smallest standard deviation, for features that are the same in all samples."""
-
-
 def moments_of(features: Tensor) -> Tensor:
     """Return means and log standard deviations `(clients, 2, d)` of `(clients, samples, d)`."""
-    deviation = features.std(1, correction=0).clamp(min=SMALLEST)
+    # Features that are the same in all samples get a small deviation.
+    deviation = features.std(1, correction=0).clamp(min=1e-3)
     return torch.stack([features.mean(1), deviation.log()], dim=1)
 
 

@@ -26,9 +26,10 @@ images are the same in all rounds and are not augmented.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
@@ -53,9 +54,6 @@ TEACHER = "teacher/"
 
 DECAY = 2e-4
 """L2 penalty of models on the server, not of the teacher, of the released code."""
-
-ROWS = 256
-"""Images that run through all clients' models at once on the server."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ class FEDIC(FedAvg):
     needs = Needs(data=("equal initial weights", "images on the server"))
     Options = FEDICOptions
     options: FEDICOptions
-    defaults: ClassVar[Mapping[str, Any]] = {"surrogate": 10}
+    defaults = MappingProxyType({"surrogate": 10})
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Start as FedAvg does; the teacher averages the even ensemble and the tuned copy."""
@@ -135,7 +133,7 @@ class FEDIC(FedAvg):
     def outputs(self, models: Payload, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return features `(clients, samples, d)` and logits `(clients, samples, classes)`."""
         n = len(next(iter(models.values())))
-        parts = (part.expand(n, *part.shape[1:]) for part in x.split(ROWS, dim=1))
+        parts = (part.expand(n, *part.shape[1:]) for part in x.split(256, dim=1))
         features = torch.cat([self.population.encode(models, part) for part in parts], dim=1)
         return features, self.population.decode(models, features)
 

@@ -64,9 +64,10 @@ class FedL2P(prompts.PromptedFedAvg):
     def prompted(self, cohort: Cohort, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return features under the selected prompts, and the pull on their keys."""
         query, keys = batch["query"], cohort.params["prompt.keys"]
-        chosen = prompts.chosen_prompts(query, keys, self.options.top_n, self.options.vote)
+        o = self.options
+        chosen = prompts.chosen_prompts(query, keys, o.top_n, vote=o.vote)
         features = self._read(cohort.params, batch["x"], chosen)
-        return features, self.options.pull * prompts.key_distance(query, keys, chosen)
+        return features, o.pull * prompts.key_distance(query, keys, chosen)
 
     def features(self, params: Payload, x: Tensor) -> Tensor:
         """Return features under the prompts selected for each image."""

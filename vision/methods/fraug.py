@@ -54,9 +54,6 @@ from stforecast.federated.methods.fedbn import KEPT
 from vision.methods.generator import NormedLinear, condition, draw_labels, normal
 from vision.task import entropy
 
-BATCH_WEIGHT = 0.3
-"""Weight of a batch in the moving average of a class's embeddings, of the released code."""
-
 
 @dataclass(frozen=True)
 class FRAugOptions(CheckedOptions):
@@ -177,7 +174,7 @@ class FRAug(FedAvg):
         seen.add(embeddings, self.task.keys(batch))
         means, met = cohort.memory["class_means"], cohort.memory["class_met"]
         present = seen.counts > 0
-        weight = torch.where(met, BATCH_WEIGHT, 1.0) * present
+        weight = torch.where(met, 0.3, 1.0) * present  # 0.3 as in the released code.
         means.lerp_(seen.means(), weight[..., None])
         met |= present
 

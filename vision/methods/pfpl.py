@@ -35,9 +35,9 @@ Choices where the paper contradicts itself or gives no details:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from types import MappingProxyType
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat
@@ -55,9 +55,6 @@ from stforecast.federated.core.prototypes import (
 )
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
 from stforecast.federated.core.tensors import Batch, Payload
-
-EPS = 1e-12
-"""Term added to a distance before it is inverted; equal prototypes share the weight."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +91,7 @@ class PFPL(Method):
     views: ClassVar[tuple[str, ...]] = ("personal", "nearest")
     Options = PFPLOptions
     options: PFPLOptions
-    defaults: ClassVar[Mapping[str, Any]] = {"batch_size": 4}
+    defaults = MappingProxyType({"batch_size": 4})
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Start without prototypes."""
@@ -165,7 +162,8 @@ def mixtures(prototypes: Tensor, known: Tensor, of: Tensor, options: PFPLOptions
         logits = (-distance / options.temperature).masked_fill(~others, -torch.inf)
         weight = logits.softmax(-1).nan_to_num()  # NaN if no other client has the class.
     else:
-        weight = 1 / (distance + EPS) if options.weights == "inverse" else distance
+        # With the small term, equal prototypes share the weight.
+        weight = 1 / (distance + 1e-12) if options.weights == "inverse" else distance
         weight = torch.where(others, weight, 0.0)
     total = weight.sum(-1, keepdim=True)
     mean = weight / total.clamp(min=torch.finfo(weight.dtype).tiny) @ p

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
 
 import torch
 from pydantic import PositiveInt
@@ -39,18 +39,20 @@ HEAD = "head."
 INIT = (0, 0, 9)
 """Key of the random generator of the initial values."""
 
-DEFAULTS: dict[str, Any] = {
-    "model": "vit",
-    "rounds": 5,
-    "epochs": 5,
-    "batch_size": 16,
-    "optimizer": "adam",
-    "lr": 1e-3,
-    "weight_decay": 0.0,
-    "optimizer_state": "round",
-    "clip_gradients": 1.0,
-    "within_task": True,
-}
+DEFAULTS = MappingProxyType(
+    {
+        "model": "vit",
+        "rounds": 5,
+        "epochs": 5,
+        "batch_size": 16,
+        "optimizer": "adam",
+        "lr": 1e-3,
+        "weight_decay": 0.0,
+        "optimizer_state": "round",
+        "clip_gradients": 1.0,
+        "within_task": True,
+    }
+)
 """FedTA's settings in its related code, for all methods on a frozen backbone.
 
 That code also uses a weight decay of 1e-3 in its first stage, and tests among a task's classes only
@@ -231,7 +233,7 @@ def uniform(n_clients: int, *shape: int, rng: torch.Generator) -> Tensor:
     return (2 * torch.rand(shape, generator=rng) - 1).expand(n_clients, *shape).clone()
 
 
-def chosen_prompts(query: Tensor, keys: Tensor, n: int, vote: bool = False) -> Tensor:
+def chosen_prompts(query: Tensor, keys: Tensor, n: int, *, vote: bool = False) -> Tensor:
     """Return the indices of the n prompts with the nearest keys, `(clients, batch, n)`.
 
     With `vote`, all samples of a batch take its n most often selected prompts, of equals the first

@@ -39,7 +39,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -54,8 +53,8 @@ from vision.methods.fedlwf import distillation
 from vision.methods.generator import DataFreeFedAvg, normal
 from vision.task import cross_entropy, kl_divergence
 
-BETAS, NOISE_LR = (0.5, 0.999), 0.01
-"""Adam's betas for generator and noise and its learning rate for the noise, as in the code."""
+NOISE_LR = 0.01
+"""Adam's learning rate for the noise, as in the code; its betas are also the code's."""
 
 LABEL_WEIGHT, STUDENT_TEMPERATURE = 0.5, 20.0
 """Weight of the generator's cross-entropy and temperature of the student, as in the code."""
@@ -156,30 +155,21 @@ class TARGET(DataFreeFedAvg):
         o, device = self.options, next(iter(tensors.values())).device
         labels = torch.randint(n_former, (1, o.server_batch_size), generator=random).to(device)
         noise = normal([random], o.server_batch_size, o.noise_width).to(device).requires_grad_()
-        groups: list[dict[str, Any]] = [
-            {"params": [tensors[name] for name in self.generator.parameters]},
-            {"params": [noise], "lr": NOISE_LR},
-        ]
-        adam = torch.optim.Adam(groups, lr=o.server_lr, betas=BETAS)
+        weights = [tensors[name] for name in self.generator.parameters]
+        adam = torch.optim.Adam(weights, lr=o.server_lr, betas=(0.5, 0.999))
+        adam.add_param_group({"params": [noise], "lr": NOISE_LR})
         tried: list[tuple[float, Tensor]] = []
         for _ in range(o.server_steps):
             features = self.generator(tensors, noise, training=True)
-            loss = self.server_loss(features, labels, teacher, student)
+            logits = teacher(features)
+            loss = LABEL_WEIGHT * cross_entropy(logits, labels).mean()
+            if student is not None:
+                loss = loss - agreed_divergence(logits, student(features))
             tried.append((loss.item(), features.detach()))
             adam.zero_grad()
             loss.backward()
             adam.step()
         return min(tried, key=lambda step: step[0])[1]
-
-    def server_loss(
-        self, features: Tensor, labels: Tensor, teacher: Logits, student: Logits | None
-    ) -> Tensor:
-        """Return the generator's loss, a scalar."""
-        logits = teacher(features)
-        loss = LABEL_WEIGHT * cross_entropy(logits, labels).mean()
-        if student is None:
-            return loss
-        return loss - agreed_divergence(logits, student(features))
 
 
 class _Student:

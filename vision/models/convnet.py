@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,11 +18,7 @@ Shape = tuple[int, int, int]
 
 
 class Pixels(nn.Module):
-    """First layer: converts bytes to floats and normalises them, so that images are kept as bytes.
-
-    Args:
-        mean: mean of each channel, or of all, on a scale of 0 to 1.
-        std: standard deviation, likewise.
+    """First layer: scales bytes to floats from -1 to 1, so that images are kept as bytes.
 
     Shapes:
         x: `(…, channels, height, width)` uint8, or floats from 0 to 1; returns float32.
@@ -36,16 +31,10 @@ class Pixels(nn.Module):
     any_shape = True
     """Whether it works with further leading axes, such as one of clients."""
 
-    def __init__(self, mean: Sequence[float] = (0.5,), std: Sequence[float] = (0.5,)) -> None:
-        super().__init__()
-        # Constants, not buffers: they are not part of a client's state.
-        self.mean = torch.tensor(mean).view(-1, 1, 1)
-        self.std = torch.tensor(std).view(-1, 1, 1)
-
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise a batch."""
+        """Scale a batch."""
         x = x.float() / 255 if x.dtype == torch.uint8 else x
-        return (x - self.mean.to(x.device)) / self.std.to(x.device)
+        return (x - 0.5) / 0.5
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,6 @@ from stforecast.federated.core.population import PerClient, SplitModel
 from vision.backbones.load import torchvision_models
 from vision.models.convnet import Pixels, Shape
 
-DEEPEST = 1202
-"""Layers of the deepest published residual network (He et al., CVPR 2016)."""
-
 
 @dataclass(frozen=True)
 class ResNet18Options(CheckedOptions):
@@ -69,7 +66,7 @@ class ResNetOptions(CheckedOptions):
         width: channels of the first stage; there are four times as many features.
     """
 
-    depth: Annotated[int, Ge(8), Le(DEEPEST)] = 8
+    depth: Annotated[int, Ge(8), Le(1202)] = 8  # He et al. trained no deeper network.
     width: Width = 16
 
     def __post_init__(self) -> None:

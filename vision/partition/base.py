@@ -223,10 +223,6 @@ def check_dealt(origin: str, dealt: Sequence[Tensor], clients: int, allowed: Ten
             raise InputError(f"{origin}: client {client} gets image {other}, which is none of them")
 
 
-THIN, DEAL, TEST = 3, 4, 5
-"""First of the three numbers of a generator's key; rounds use keys of two numbers."""
-
-
 @dataclass(frozen=True, eq=False)
 class Partition:
     """Training and test images of each client.
@@ -245,20 +241,15 @@ class Partition:
         The columns are `client` (from 0), `part` ("train" or "test"), `domain`, `class` (names) and
         `samples`, with a row for each combination that occurs, in that order.
         """
-        rows = [
-            (client, part, images.domain_names[domain], images.class_names[label], n)
-            for part, clients in (("train", self.train), ("test", self.test))
-            for client, ids in enumerate(clients)
-            for domain, label, n in _counts(images, ids)
-        ]
+        rows = []
+        for part, clients in (("train", self.train), ("test", self.test)):
+            for client, ids in enumerate(clients):
+                pairs = torch.stack([images.domains[ids], images.labels[ids]])
+                found, counts = pairs.unique(dim=1, return_counts=True)
+                for (domain, label), n in zip(found.T.tolist(), counts.tolist(), strict=True):
+                    names = images.domain_names[domain], images.class_names[label]
+                    rows.append((client, part, *names, n))
         return pd.DataFrame(rows, columns=["client", "part", "domain", "class", "samples"])
-
-
-def _counts(images: ImageSet, ids: Tensor) -> list[tuple[int, int, int]]:
-    """Return domain, class and number of images of each combination among some images."""
-    pairs = torch.stack([images.domains[ids], images.labels[ids]])
-    found, counts = pairs.unique(dim=1, return_counts=True)
-    return [(*pair, n) for pair, n in zip(found.T.tolist(), counts.tolist(), strict=True)]
 
 
 @dataclass(frozen=True)
@@ -333,15 +324,23 @@ class Partitioner(CheckedOptions, ABC):
         train: dict[int, Tensor] = {}
         test: dict[int, Tensor] = {}
         for number, pool in enumerate(pools):
-            kept = self._thin(pool, generator(seed, THIN, number, 0))
-            dealt = self.deal(kept, generator(seed, DEAL, number, 0))
+            # Keys of generators have three numbers; those of rounds have two.
+            kept = self._thin(pool, generator(seed, 3, number, 0))
+            dealt = self.deal(kept, generator(seed, 4, number, 0))
             allowed = torch.zeros_like(images.is_test)
             allowed[kept.train] = True
             origin = f"partition {self.name}, training images of {pool.domain}"
             check_dealt(origin, dealt, len(pool.clients), allowed)
             if len(ids := torch.cat(tuple(dealt))) > len(ids.unique()):
                 raise InputError(f"{origin}: deal returned one twice, expected once at most")
-            tested = self._test(pool, dealt, generator(seed, TEST, number, 0))
+            rng = generator(seed, 5, number, 0)
+            if self.shared_test:
+                tested = [
+                    self._test(replace(pool, clients=[client]), [ids], rng)[0]
+                    for client, ids in zip(pool.clients, dealt, strict=True)
+                ]
+            else:
+                tested = self._test(pool, dealt, rng)
             train.update(zip(pool.clients, dealt, strict=True))
             test.update(zip(pool.clients, tested, strict=True))
         return Partition(
@@ -357,17 +356,6 @@ class Partitioner(CheckedOptions, ABC):
         return replace(pool, train=pool.train[chosen_share(strata, self.share, rng)])
 
     def _test(self, pool: Pool, dealt: Sequence[Tensor], rng: torch.Generator) -> list[Tensor]:
-        """Choose test images for each of the pool's clients."""
-        if not self.shared_test:
-            return self._test_apart(pool, dealt, rng)
-        return [
-            self._test_apart(replace(pool, clients=[client]), [ids], rng)[0]
-            for client, ids in zip(pool.clients, dealt, strict=True)
-        ]
-
-    def _test_apart(
-        self, pool: Pool, dealt: Sequence[Tensor], rng: torch.Generator
-    ) -> list[Tensor]:
         """Choose test images for each of the pool's clients; clients share no image."""
         if self.test == "own-mix":
             return deal_mix(pool, dealt, self.test_shots, rng)

@@ -20,9 +20,6 @@ from vision.evaluation import column
 from vision.results import ImageRun
 from vision.streams.measures import known, spatial_retention, temporal_retention
 
-EVERY = "every"
-"""Value of `view` for all models of each method."""
-
 
 def image_curves(runs: Sequence[ImageRun]) -> list[Curve[ImageRun]]:
     """Return a curve for each group of runs of the same images and scenario."""
@@ -45,18 +42,20 @@ def model_curves(
     chosen = [
         (group, name)
         for group in (curve.group for curve in image_curves(runs))
-        for name in (group.runs[0].views if view == EVERY else (_first_of(view, group.runs),))
+        for name in _views(view, group.runs)
     ]
     named = [RunGroup(g.base, (*g.tags, *g.runs[0].tags_of(name)), g.runs) for g, name in chosen]
     return list(zip(curves_of(named), (name for _, name in chosen), strict=True))
 
 
-def _first_of(view: str, runs: Sequence[ImageRun]) -> str:
-    """Return the first of the models in `view` that the runs have; their first if it is empty."""
-    there = [name for name in view.split(", ") if name in runs[0].views]
-    chosen = there[0] if there else view
+def _views(view: str, runs: Sequence[ImageRun]) -> Sequence[str]:
+    """Return the models to draw of runs that differ only in the seed; see `model_curves`."""
+    models = runs[0].views
+    if view == "every":
+        return models
+    chosen = next((name for name in view.split(", ") if name in models), view)
     check_view(runs, chosen)
-    return chosen or runs[0].views[0]
+    return (chosen or models[0],)
 
 
 def accuracies(runs: Sequence[ImageRun], view: str, mask: str) -> pd.DataFrame:
@@ -223,9 +222,6 @@ def _default(run: ImageRun, setting: str) -> object:
     return resolve(run.method, model=model, partition=partition).flat().get(setting)
 
 
-TITLES = ("over time, KR_t", "among clients, KR_s")
-
-
 @listed
 def retention(
     runs: Sequence[ImageRun], *, mask: str = "all classes", width: float = drawing.TWO_COLUMNS
@@ -245,24 +241,21 @@ def retention(
     check_mask(runs, mask)
     fig, axes = drawing.panels(width, 0.38 * width, 2, n_columns=2, sharey=True)
     for curve in image_curves(runs):
-        for ax, ratios in zip(axes, _ratios(curve.group.runs, mask), strict=True):
-            if ratios:
-                mean = 100 * pd.concat(ratios, axis=1).mean(axis=1)
-                ax.plot(mean.index, mean, label=curve.group.label, marker=".", **curve.line)
-    for ax, title in zip(axes, TITLES, strict=True):
+        tables = [run.stages() for run in curve.group.runs]
+        shared, local = curve.group.runs[0].views[0], curve.group.runs[0].local_view
+        found = [[temporal_retention(table, local, mask) for table in tables]]
+        if shared != local:
+            found.append([spatial_retention(table, shared, local, mask) for table in tables])
+        for ax, ratios in zip(axes, found, strict=False):
+            mean = 100 * pd.concat(ratios, axis=1).mean(axis=1)
+            ax.plot(mean.index, mean, label=curve.group.label, marker=".", **curve.line)
+    for ax, title in zip(axes, ("over time, KR_t", "among clients, KR_s"), strict=True):
         ax.set_title(title, fontsize=drawing.TEXT)
         drawing.count_axis(ax, "stage")
         ax.axhline(100, color="0.6", linewidth=0.8, zorder=1)
     axes[0].set_ylabel(f"retained in %, {mask}")
     drawing.add_legend(fig)
     return fig
-
-
-def _ratios(runs: Sequence[ImageRun], mask: str) -> tuple[list[pd.Series], list[pd.Series]]:
-    """Return KR_t and KR_s of each run; no KR_s if the first model is the client's own."""
-    local, shared, stages = runs[0].local_view, runs[0].views[0], [run.stages() for run in runs]
-    among = [] if shared == local else [spatial_retention(s, shared, local, mask) for s in stages]
-    return [temporal_retention(s, local, mask) for s in stages], among
 
 
 @listed

@@ -25,9 +25,6 @@ from vision.methods.pfpl import PFPL, PFPLOptions, mixtures
 from vision.results import ImageRun
 from vision.streams.base import TaskStream
 
-NEIGHBOURS = 3
-"""t-SNE needs more samples than three times the perplexity."""
-
 
 @listed_as("anchors")
 def tail_anchors(
@@ -125,7 +122,7 @@ def _flat(features: np.ndarray, perplexity: float) -> np.ndarray:
     """Return the t-SNE `(n, 2)` of features `(n, d)`, of a smaller perplexity if they are few."""
     from sklearn.manifold import TSNE
 
-    most = (len(features) - 1) / NEIGHBOURS
+    most = (len(features) - 1) / 3  # It needs more samples than three times the perplexity.
     tsne = TSNE(perplexity=min(perplexity, most), init="pca", random_state=0)
     return np.asarray(tsne.fit_transform(features))
 
@@ -157,12 +154,20 @@ def prototypes(runs: Sequence[ImageRun], *, width: float = TWO_COLUMNS) -> Figur
     run = next((run for run in runs if run.method == PFPL.name), None)
     if run is None:
         raise InputError(f"none of these is a run of {PFPL.name}, whose prototypes are drawn")
-    local, mixed, client, label = _points(run)
+    state = load_file(run.folder / "model" / "state.safetensors")
+    of_clients = torch.from_numpy(state["server/prototypes"])
+    known = torch.from_numpy(state["server/known"]).bool()
+    options = PFPLOptions(**{n: run.settings[n] for n in PFPLOptions.__dataclass_fields__})
+    mixed = mixtures(of_clients, known, torch.arange(len(known)), options)[known].numpy()
+    client, label = (places.numpy() for places in known.nonzero(as_tuple=True))
+    local = of_clients[known].numpy()
     if len(local) <= 3:
         raise InputError(f"{run.folder}: {len(local)} prototypes are too few to draw; use more")
     here, there = np.split(_flat(np.concatenate([local, mixed]), 10), 2)
-    home = _home(run)[client]
-    domains = run.about["domains"]
+    domains, table = run.about["domains"], run.partition()
+    counts = table[table["part"] == "train"].groupby(["client", "domain"])["samples"].sum()
+    most = counts.unstack(fill_value=0).idxmax(axis=1)
+    home = most.map(domains.index).to_numpy()[client]
     present = [d for d in range(len(domains)) if (home == d).any()]
     columns = min(len(present), 4)
     fig, axes = panels(width, width / max(columns, 2) + 0.2, len(present), n_columns=columns)
@@ -172,26 +177,6 @@ def prototypes(runs: Sequence[ImageRun], *, width: float = TWO_COLUMNS) -> Figur
     points = [legend_point(run.about["classes"][c], *point_look(c)) for c in np.unique(label)]
     add_legend(fig, points=[*points, legend_point("its mixture", "0.4", "o", fillstyle="none")])
     return fig
-
-
-def _points(run: ImageRun) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return local prototypes and mixtures `(n, d)`, and their clients and classes `(n,)`."""
-    state = load_file(run.folder / "model" / "state.safetensors")
-    local = torch.from_numpy(state["server/prototypes"])
-    known = torch.from_numpy(state["server/known"]).bool()
-    names = PFPLOptions.__dataclass_fields__
-    options = PFPLOptions(**{n: run.settings[n] for n in names})
-    mixed = mixtures(local, known, torch.arange(len(local)), options)
-    client, label = known.nonzero(as_tuple=True)
-    return local[known].numpy(), mixed[known].numpy(), client.numpy(), label.numpy()
-
-
-def _home(run: ImageRun) -> np.ndarray:
-    """Return the most frequent domain of each client's training images, `(clients,)`."""
-    table = run.partition()
-    counts = table[table["part"] == "train"].groupby(["client", "domain"])["samples"].sum()
-    home = counts.unstack(fill_value=0).idxmax(axis=1)
-    return home.map(run.about["domains"].index).to_numpy()
 
 
 def _prototype_panel(

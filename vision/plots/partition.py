@@ -6,7 +6,6 @@ import math
 import warnings
 from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
@@ -24,12 +23,6 @@ SIDE_BY_SIDE = 20
 
 MARKERS = ("s", "o", "D", "^")
 """More domains than colours differ in their markers."""
-
-FULL = 0.92
-"""Side of the largest marker as a share of its place."""
-
-MARGIN = 1.0
-"""Inches beside a panel, for the names of clients."""
 
 PARTS = {"train": "training", "test": "test"}
 
@@ -65,9 +58,13 @@ def division(
     height = n_rows * (0.13 * max(n_clients, 4) + 0.55) + of_names + 0.35
     fig = PlainFigure(figsize=(width, height), layout="constrained")
     axes = fig.subplots(n_rows, n_columns, sharex=True, sharey=True, squeeze=False).ravel()
+    own = table.groupby("client")["domain"].unique()
+    only = {client: f"{names[0]}  {client}" for client, names in own.items() if len(names) == 1}
+    clients = [only.get(i, str(i)) for i in range(n_clients)]
     for ax, (part, title) in zip(axes, PARTS.items(), strict=True):
         rows = table[table["part"] == part]
-        _name_axes(ax, classes, _client_names(table, n_clients), width / n_columns - MARGIN)
+        # The names of clients need an inch.
+        _name_axes(ax, classes, clients, width / n_columns - 1)
         ax.label_outer()
         total, most = rows["samples"].sum(), rows["samples"].max()
         ax.set_title(f"{title}: {total:,} samples, largest marker {most:,}", fontsize=TEXT)
@@ -82,13 +79,6 @@ def division(
     for ax, part in zip(axes, PARTS, strict=True):
         _draw(ax, table[table["part"] == part], classes, domains)
     return fig
-
-
-def _client_names(table: pd.DataFrame, n_clients: int) -> list[str]:
-    """Return the numbers of clients, with the domain of those that have only one."""
-    domains = table.groupby("client")["domain"].unique()
-    owned = [domains.get(i, ()) for i in range(n_clients)]
-    return [f"{own[0]}  {i}" if len(own) == 1 else str(i) for i, own in enumerate(owned)]
 
 
 def _name_axes(ax: Axes, classes: Sequence[str], clients: Sequence[str], inches: float) -> None:
@@ -113,8 +103,10 @@ def _draw(ax: Axes, rows: pd.DataFrame, classes: Sequence[str], domains: Sequenc
     box, points = ax.get_window_extent(), 72 / ax.figure.dpi
     width = box.width * points / len(classes)
     height = box.height * points / len(ax.get_yticks())
-    side, n_columns = _places(width, height, len(domains) if several else 1)
-    n_rows = math.ceil(len(domains) / n_columns) if several else 1
+    n = len(domains) if several else 1
+    # The largest side of n squares in one cell, and their number in a row.
+    side, n_columns = max((min(width / k, height / math.ceil(n / k)), k) for k in range(1, n + 1))
+    n_rows = math.ceil(n / n_columns)
     most = rows["samples"].max()
     for d, domain in enumerate(domains):
         own = rows[rows["domain"] == domain]
@@ -122,13 +114,8 @@ def _draw(ax: Axes, rows: pd.DataFrame, classes: Sequence[str], domains: Sequenc
         x = own["class"].map(list(classes).index) + (column + 0.5) / n_columns - 0.5
         y = own["client"] + (row + 0.5) / n_rows - 0.5
         color, marker = point_look(d, MARKERS)
-        sizes = ((FULL * side) ** 2 * own["samples"] / most).clip(lower=1)
+        sizes = ((0.92 * side) ** 2 * own["samples"] / most).clip(lower=1)
         ax.scatter(x, y, sizes, color=color, marker=marker, linewidths=0)
-
-
-def _places(width: float, height: float, n: int) -> tuple[float, int]:
-    """Return the largest side of `n` squares in one cell, and their number in a row."""
-    return max((min(width / k, height / math.ceil(n / k)), k) for k in range(1, n + 1))
 
 
 @listed
@@ -169,30 +156,23 @@ def stages_of(
     axes = fig.subplots(n_rows, n_columns, sharex=True, sharey=True, squeeze=False).ravel()
     shades = PowerNorm(0.5, 0, max(int(rows["samples"].max()), 1))
     for stage, ax in enumerate(axes[:n_stages]):
-        counts = _counts(rows[rows["stage"] == stage], classes, n_clients)
+        own = rows[rows["stage"] == stage]
+        # Samples of all domains; NaN, drawn in white, for none.
+        counts = own.pivot_table("samples", "client", "class", aggfunc="sum")
+        counts = counts.reindex(index=range(n_clients), columns=list(classes))
         image = ax.imshow(counts, cmap="Blues", norm=shades, aspect="auto", interpolation="nearest")
-        _name_stage(ax, stage, classes, n_clients)
+        ax.set_title(f"stage {stage}", fontsize=TEXT)
+        ax.tick_params(labelsize=SMALL, length=2)
+        if len(classes) <= SIDE_BY_SIDE:
+            ax.set_xticks(range(len(classes)), classes, rotation=90)
+        ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.set_ylim(n_clients - 0.5, -0.5)
+        ax.set_xlabel("class", fontsize=TEXT)
+        ax.set_ylabel("client", fontsize=TEXT)
+        ax.label_outer()
     for ax in axes[n_stages:]:
         ax.remove()
     bar = fig.colorbar(image, ax=axes[:n_stages].tolist(), pad=0.01, aspect=30)
     bar.set_label(f"{'training' if part == 'train' else 'test'} samples", fontsize=TEXT)
     bar.ax.tick_params(labelsize=SMALL)
     return fig
-
-
-def _counts(rows: pd.DataFrame, classes: Sequence[str], n_clients: int) -> np.ndarray:
-    """Return samples `(clients, classes)` over all domains; NaN, drawn in white, for none."""
-    counts = rows.pivot_table("samples", "client", "class", aggfunc="sum")
-    return counts.reindex(index=range(n_clients), columns=list(classes)).to_numpy()
-
-
-def _name_stage(ax: Axes, stage: int, classes: Sequence[str], n_clients: int) -> None:
-    ax.set_title(f"stage {stage}", fontsize=TEXT)
-    ax.tick_params(labelsize=SMALL, length=2)
-    if len(classes) <= SIDE_BY_SIDE:
-        ax.set_xticks(range(len(classes)), classes, rotation=90)
-    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.set_ylim(n_clients - 0.5, -0.5)
-    ax.set_xlabel("class", fontsize=TEXT)
-    ax.set_ylabel("client", fontsize=TEXT)
-    ax.label_outer()

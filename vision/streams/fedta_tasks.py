@@ -89,9 +89,14 @@ class FedTATasks(Streamer):
         rng = generator(seed, *IMAGES)
         train, test = defaultdict[Place, list[Tensor]](list), defaultdict[Place, list[Tensor]](list)
         local = self.tested_on == "local"
-        for label, places in _places(tasks).items():
+        places_of = defaultdict[int, list[Place]](list)
+        for client, stages in enumerate(tasks):
+            for stage, classes in enumerate(stages):
+                for label in classes:
+                    places_of[label].append((stage, client))
+        for label, places in sorted(places_of.items()):
             own, official = (
-                _some((images.labels == label) & (images.is_test == part), shots, rng)
+                _shuffled((images.labels == label) & (images.is_test == part), rng)[:shots]
                 for part, shots in ((False, self.train_shots), (True, self.test_shots))
             )
             if not local and not len(official):
@@ -152,17 +157,7 @@ class FedTATasks(Streamer):
         )
 
 
-def _some(members: Tensor, shots: int | None, rng: torch.Generator) -> Tensor:
-    """Return at most `shots` ids of members in random order."""
+def _shuffled(members: Tensor, rng: torch.Generator) -> Tensor:
+    """Return the ids of members in random order."""
     ids = members.nonzero()[:, 0]
-    return ids[torch.randperm(len(ids), generator=rng)][:shots]
-
-
-def _places(tasks: list[list[list[int]]]) -> dict[int, list[Place]]:
-    """Return the places of each class, in order of clients."""
-    places: dict[int, list[Place]] = {}
-    for client, stages in enumerate(tasks):
-        for stage, classes in enumerate(stages):
-            for label in classes:
-                places.setdefault(label, []).append((stage, client))
-    return dict(sorted(places.items()))
+    return ids[torch.randperm(len(ids), generator=rng)]

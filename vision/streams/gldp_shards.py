@@ -64,20 +64,23 @@ class GLDPShards(Streamer):
 
     def deal(self, images: ImageSet, seed: int) -> tuple[list[list[Tensor]], ...]:
         """Deal shards to hands, one for each client and stage."""
-        lengths = self._lengths(generator(seed, *LENGTHS))
+        rng = generator(seed, *LENGTHS)
+        low = self.stages - self.stage_spread
+        lengths = torch.randint(low, self.stages + 1, (self.clients,), generator=rng)
+        lengths[lengths.argmax()] = self.stages  # At least one client has all stages.
         hands = [(client, stage) for client, n in enumerate(lengths) for stage in range(n)]
         (pool,) = make_pools(images, "mixed", len(hands), seed)
         cut = {"equal": self._equal, "class": self._of_class}[self.cut]
         train = cut(pool, generator(seed, *DEAL))
         test = self._test(pool, train, generator(seed, *TEST))
-        return tuple(self._staged(hands, dealt, pool.train[:0]) for dealt in (train, test))
-
-    def _lengths(self, rng: torch.Generator) -> list[int]:
-        """Draw each client's number of stages; at least one client has all stages."""
-        low = self.stages - self.stage_spread
-        lengths = torch.randint(low, self.stages + 1, (self.clients,), generator=rng)
-        lengths[lengths.argmax()] = self.stages
-        return lengths.tolist()
+        parts = [dict(zip(hands, dealt, strict=True)) for dealt in (train, test)]
+        return tuple(
+            [
+                [of.get((client, stage), pool.train[:0]) for client in range(self.clients)]
+                for stage in range(self.stages)
+            ]
+            for of in parts
+        )
 
     def _equal(self, pool: Pool, rng: torch.Generator) -> list[Tensor]:
         """Cut all images, sorted by class, into shards of equal size and deal them at random."""
@@ -88,8 +91,7 @@ class GLDPShards(Streamer):
                 f"with {self.shards} shards in each of {self.stages} stages need {n_shards}; ",
                 Words("use fewer {clients}, {shards} or {stages}"),
             )
-        edges = torch.arange(n_shards + 1) * len(pool.train) // n_shards
-        sizes = edges.diff()
+        sizes = (torch.arange(n_shards + 1) * len(pool.train) // n_shards).diff()
         pieces = pool.sorted_by_class(rng).split(sizes.tolist())
         # Shards differ by one image; the smaller ones are distributed evenly over the hands.
         order = torch.randperm(n_shards, generator=rng)
@@ -130,13 +132,3 @@ class GLDPShards(Streamer):
         return deal_classes(
             pool, "test", [own.tolist() for own in classes], [max(shots, 1)] * len(classes), rng
         )
-
-    def _staged(
-        self, hands: Sequence[tuple[int, int]], dealt: Sequence[Tensor], nothing: Tensor
-    ) -> list[list[Tensor]]:
-        """Arrange the ids of the hands by stage and client."""
-        of = dict(zip(hands, dealt, strict=True))
-        return [
-            [of.get((client, stage), nothing) for client in range(self.clients)]
-            for stage in range(self.stages)
-        ]

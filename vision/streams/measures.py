@@ -73,7 +73,7 @@ def temporal_retention(stages: pd.DataFrame, local: str, mask: str = MASKS[0]) -
 
     The mean over clients is indexed by `stage`; it is 1 after the first.
     """
-    return _mean(temporal_by_client(stages, local, mask))
+    return temporal_by_client(stages, local, mask).groupby("stage").mean()
 
 
 def temporal_by_client(stages: pd.DataFrame, local: str, mask: str = MASKS[0]) -> pd.Series:
@@ -90,7 +90,7 @@ def spatial_retention(
 
     The mean over clients is indexed by `stage`.
     """
-    return _mean(spatial_by_client(stages, shared, local, mask))
+    return spatial_by_client(stages, shared, local, mask).groupby("stage").mean()
 
 
 def spatial_by_client(
@@ -112,8 +112,3 @@ def _ratio(accuracy: pd.Series, reference: pd.Series) -> pd.Series:
     """Return `accuracy / reference` of the clients with a reference, by stage and client."""
     joined = accuracy.rename("a").to_frame().join(reference.rename("b"), how="inner")
     return joined["a"] / joined["b"]
-
-
-def _mean(ratios: pd.Series) -> pd.Series:
-    """Return the mean over clients by stage."""
-    return ratios.groupby("stage").mean().rename("retention")
