@@ -32,6 +32,7 @@ import xarray as xr
 from data_prep.base.errors import InputError, choose, no_file, reading
 from data_prep.base.files import atomic_path
 from data_prep.base.limits import ALLOWANCE, check_expansion, check_size
+from data_prep.download import Source
 from data_prep.netcdf import dump, dump_blocks, netcdf_target, open_netcdf
 from data_prep.notices import warn_of_oddities
 from data_prep.readers.columns import LARGEST, names_table
@@ -70,8 +71,7 @@ def make_cube(
         title: title of the data.
         source: origin of the data, a DOI or an address.
         license: licence of the data.
-        units: unit of every variable, or of each by name; `"1"` for none, as for Telecom Italia's
-            activity.
+        units: unit of every variable, or of each by name; `"1"` for none, as for activity.
         time_zone: IANA name of the place's zone, for calendar features.
         clock: `"utc"` or `"local"` (see the module's docstring).
         zero_is_missing: whether 0 means "not recorded".
@@ -83,8 +83,6 @@ def make_cube(
     Raises:
         InputError: if shapes, times or ids are invalid.
     """
-    if (lon is None) != (lat is None):
-        raise InputError("the cube: only one of lon and lat is given; give both, or none")
     ds = xr.Dataset(
         {name: (("time", "cell"), array) for name, array in values.items()},
         coords={"time": _naive(time, clock), "cell": np.asarray(cell)},
@@ -106,9 +104,7 @@ def make_cube(
         }
     ds["time"].attrs = {"standard_name": "time", "long_name": "start of the time step"}
     ds["cell"].attrs = {"long_name": "cell id as published"}
-    if lon is not None and lat is not None:
-        ds = with_places(ds, lon, lat)
-    return check_cube(ds, "the cube")
+    return check_cube(with_places(ds, lon, lat), "the cube")
 
 
 def _naive(time: pd.DatetimeIndex | np.ndarray, clock: str) -> np.ndarray:
@@ -123,8 +119,12 @@ def _naive(time: pd.DatetimeIndex | np.ndarray, clock: str) -> np.ndarray:
     return np.asarray(time, dtype="datetime64[ns]")
 
 
-def with_places(ds: xr.Dataset, lon: np.ndarray, lat: np.ndarray) -> xr.Dataset:
-    """Add the places of a cube's cells, `(cell,)` each, in degrees east and north."""
+def with_places(ds: xr.Dataset, lon: np.ndarray | None, lat: np.ndarray | None) -> xr.Dataset:
+    """Add the places of a cube's cells, `(cell,)` each, in degrees east and north, if known."""
+    if lon is None and lat is None:
+        return ds
+    if lon is None or lat is None:
+        raise InputError("the cube: only one of lon and lat is given; give both, or none")
     return ds.assign_coords(
         lon=("cell", lon, {"standard_name": "longitude", "units": "degrees_east"}),
         lat=("cell", lat, {"standard_name": "latitude", "units": "degrees_north"}),
@@ -283,8 +283,15 @@ def write_read(
 
 
 class CubeReader:
-    """A data set whose `read` returns its records as a cube; its `prepare` writes it."""
+    """A data set whose `read` returns its records as a cube; its `prepare` writes it.
 
+    Attributes:
+        name: its name, such as `"metr-la"`; empty for a base class.
+        SOURCES: its official files.
+    """
+
+    name: ClassVar[str] = ""
+    SOURCES: ClassVar[tuple[Source, ...]] = ()
     read: ClassVar[Callable[..., xr.Dataset]]
 
     @classmethod

@@ -11,7 +11,7 @@ from data_prep.base.errors import Words, counted, some
 from data_prep.readers.columns import frequency
 from data_prep.readers.units import is_speed
 
-RARE = 0.01
+RARE_SHARE = 0.01
 """Share of values up to which negative values, or zeros outside of long spans, are odd."""
 
 CODES = tuple(10.0**n - 1 for n in range(2, 8)) + tuple(2.0**n - 1 for n in (8, 15, 16, 31, 32))
@@ -65,7 +65,7 @@ def warn_of_oddities(
             ),
         )
     negative = np.argwhere(values < 0)
-    if few := len(negative) <= RARE * known.sum():
+    if few := len(negative) <= RARE_SHARE * known.sum():
         _say(name, "negative values", "all others are 0 or more; correct or empty them", [
             f"{values[step, cell]:.6g} of cell {cells[cell]} at {times[step]}"
             for step, cell in negative
@@ -241,7 +241,7 @@ def _zero_spans(values: np.ndarray, day: int) -> list[tuple[int, int]]:
     lengths = spans[:, 1] - spans[:, 0]
     is_long = lengths >= day
     others = np.isfinite(values).sum() - lengths[is_long].sum()
-    if lengths[~is_long].sum() > RARE * others or others <= lengths[is_long].sum():
+    if lengths[~is_long].sum() > RARE_SHARE * others or others <= lengths[is_long].sum():
         return []
     return [(int(first), int(end) - 1) for first, end in spans[is_long]]
 

@@ -86,7 +86,7 @@ def _lock(handle: int, path: Path, place: Path, remedy: str | Words) -> None:
         )
 
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def _code(error: Exception) -> int | None:
@@ -101,7 +101,7 @@ def is_full(error: Exception) -> bool:
     >>> is_full(OSError(errno.ENOSPC, "No space left on device")), is_full(OSError("no disk"))
     (True, False)
     """
-    return _code(error) in FULL
+    return _code(error) in FULL_DISK
 
 
 class WriteError(OSError, InputError):
@@ -126,7 +126,7 @@ class WriteError(OSError, InputError):
         return type(self), (Path(self.filename), OSError(self.errno, self.strerror))
 
     def __str__(self) -> str:
-        remedy = "free some space or choose" if self.errno in FULL else "choose"
+        remedy = "free some space or choose" if self.errno in FULL_DISK else "choose"
         return f"{self.filename}: cannot be written ({self.strerror}); {remedy} another place"
 
 

@@ -72,7 +72,12 @@ def download(
             if another file has its name.
     """
     out = Path(out)
-    items = listing.select_files(listing.plan_files(sources, source), only)
+    there = listing.plan_files(sources, source)
+    # Members of an archive are selected when it is unpacked.
+    items = [i for i in there if only is None or i.archive or listing.matches(i.name, only)]
+    if not items:
+        names = ", ".join(i.name for i in there[:3]) + (", …" if len(there) > 3 else "")
+        raise InputError(f"none of the {len(there)} files matches {only!r}; they are: {names}")
     http.check_space(out, items)
     paths: list[Path] = []
     for item in each(items, "download", "file", progress=progress):

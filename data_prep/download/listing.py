@@ -121,15 +121,6 @@ def _entry(record: dict[str, Any], base: str, folder: Path | None) -> Item:
     return Item(str(name), origin, None if size is None else int(size), checksum)
 
 
-def select_files(items: list[Item], only: str | None) -> list[Item]:
-    """Select the items to fetch; members of an archive are selected when it is unpacked."""
-    chosen = [i for i in items if only is None or i.archive or matches(i.name, only)]
-    if not chosen:
-        shown = ", ".join(i.name for i in items[:3]) + (", …" if len(items) > 3 else "")
-        raise InputError(f"none of the {len(items)} files matches {only!r}; they are: {shown}")
-    return chosen
-
-
 def matches(name: str, pattern: str) -> bool:
     """Return whether a glob matches a name, with or without its folders."""
     return fnmatchcase(name, pattern) or fnmatchcase(PurePosixPath(name).name, pattern)

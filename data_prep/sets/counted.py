@@ -19,16 +19,13 @@ class Counted(CubeReader):
     """One of the data sets.
 
     Attributes:
-        name: its name, such as `"hangzhou-metro"`.
         service: variable of the cube.
         about: attributes of the cube: `title`, `source`, `license`, `units` and `time_zone`.
         BY_HAND: where the table comes from, as no program fetches it.
     """
 
-    name: ClassVar[str] = ""
     service: ClassVar[str]
     about: ClassVar[dict[str, str]]
-    SOURCES: ClassVar[tuple[()]] = ()
     BY_HAND: ClassVar[str]
 
     @classmethod

@@ -123,7 +123,6 @@ class Dcrnn(CubeReader):
     """One of the data sets; its docstring is the data sheet.
 
     Attributes:
-        name: its name, such as `"metr-la"`.
         title: title of the cube.
         year: year of all times.
         records: published names of the file of speeds, the usual one first.
@@ -131,13 +130,11 @@ class Dcrnn(CubeReader):
         locations: the same of the positions.
     """
 
-    name: ClassVar[str] = ""
     title: ClassVar[str]
     year: ClassVar[int]
     records: ClassVar[Sequence[str]]
     adjacencies: ClassVar[Sequence[str]]
     locations: ClassVar[Sequence[str]]
-    SOURCES: ClassVar[tuple[Archive | File, ...]]
 
     @classmethod
     def read(

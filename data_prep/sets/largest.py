@@ -79,19 +79,14 @@ def read(
     """
     length = step_of_multiple(step, STEP)
     paths = _find_years(Path(raw), years)
-    table = common.given_or_beside(meta, paths[0], ("ca_meta.csv",))
+    first = next(iter(paths))
+    table = common.given_or_beside(meta, first, ("ca_meta.csv",))
     if table is None:
-        raise no_file(paths[0].with_name("ca_meta.csv"), "table of the sensors", BY_HAND)
-    adjacency = common.given_or_beside(adjacency, paths[0], ("ca_rn_adj.npy",))
+        raise no_file(first.with_name("ca_meta.csv"), "table of the sensors", BY_HAND)
+    adjacency = common.given_or_beside(adjacency, first, ("ca_rn_adj.npy",))
     sensors, at = _read_sensors(table, subset)
     cells = sensors["ID"].to_numpy(dtype=str)
-    frames = []
-    for path in paths:
-        found = re.search(r"20\d\d", path.stem)
-        if found is None:
-            raise InputError(f"{path.name}: no year in its name; rename it like ca_his_raw_2019.h5")
-        frames.append(read_frame(path, int(found[0]), cells))
-    frame = pd.concat(frames)
+    frame = pd.concat([read_frame(path, year, cells) for path, year in paths.items()])
     name = ", ".join(path.name for path in paths)
     common.check_readings(frame, name, "flow", "vehicles")
     frame = common.even_steps(frame, name, STEP, common.CALIFORNIA, allow_gaps=allow_gaps)
@@ -118,10 +113,13 @@ def read(
 prepare = partial(write_read, read)
 
 
-def _find_years(raw: Path, years: str) -> list[Path]:
-    """Return the yearly files in the order of their years."""
+def _find_years(raw: Path, years: str) -> dict[Path, int]:
+    """Return the yearly files and their years, in order."""
     if raw.is_file():
-        return [raw]
+        found = re.search(r"20\d\d", raw.stem)
+        if found is None:
+            raise InputError(f"{raw.name}: no year in its name; rename it like ca_his_raw_2019.h5")
+        return {raw: int(found[0])}
     if not raw.is_dir():
         raise no_file(raw, "file or folder", BY_HAND)
     chosen = sorted({year.strip() for year in years.split(",")})
@@ -130,7 +128,7 @@ def _find_years(raw: Path, years: str) -> list[Path]:
             f"years is {years!r} with {odd[0]!r}, expected some of 2017 to 2021 separated by "
             "commas; write them like 2018,2019"
         )
-    paths = [raw / f"ca_his_raw_{year}.h5" for year in chosen]
+    paths = {raw / f"ca_his_raw_{year}.h5": int(year) for year in chosen}
     if absent := [path for path in paths if not path.is_file()]:
         remedy = Words("{}, or choose other {years}", BY_HAND)
         raise no_file(absent[0], "year of records", remedy)

@@ -38,15 +38,12 @@ class Pems(CubeReader):
     """One of the data sets; its docstring is the data sheet.
 
     Attributes:
-        name: its name, such as `"pems04"`.
         start: local time of the first step.
         shape: published shape `(time, sensor, channel)`.
     """
 
-    name: ClassVar[str] = ""
     start: ClassVar[str]
     shape: ClassVar[tuple[int, int, int]]
-    SOURCES: ClassVar[tuple[Archive, ...]]
 
     @classmethod
     def read(

@@ -33,7 +33,6 @@ class Tgcn(CubeReader):
     """One of the data sets; its docstring is the data sheet.
 
     Attributes:
-        name: its name, such as `"sz-taxi"`.
         title: title of the cube.
         prefix: how its files' names begin.
         start: local time of the first step.
@@ -43,7 +42,6 @@ class Tgcn(CubeReader):
         time_zone: zone of the times.
     """
 
-    name: ClassVar[str] = ""
     title: ClassVar[str]
     prefix: ClassVar[str]
     start: ClassVar[str]
@@ -51,7 +49,6 @@ class Tgcn(CubeReader):
     units: ClassVar[str]
     long_name: ClassVar[str]
     time_zone: ClassVar[str]
-    SOURCES: ClassVar[tuple[File, ...]]
 
     @classmethod
     def read(

@@ -64,9 +64,8 @@ class Partition:
         >>> Partition.from_labels(["b", "a", "b"]).client_of.tolist()
         [0, 1, 0]
         """
-        names: dict[str, int] = {}
-        client_of = [names.setdefault(str(label), len(names)) for label in labels]
-        return cls(np.array(client_of, dtype=np.intp), tuple(names))
+        client_of, names = pd.factorize(np.array([str(label) for label in labels], dtype=object))
+        return cls(client_of, tuple(names))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -274,8 +273,7 @@ def _districts(series: Series, n: int) -> list[str]:
         )
     # The clients do not depend on the run's seed.
     found = KMeans(n, n_init=10, random_state=0).fit_predict(places)
-    number: dict[int, int] = {}
-    return [f"district {number.setdefault(int(i), len(number) + 1)}" for i in found]
+    return [f"district {i + 1}" for i in pd.factorize(found)[0]]
 
 
 def _tiles(series: Series, n_rows: int, n_columns: int) -> list[str]:

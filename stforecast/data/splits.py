@@ -124,8 +124,6 @@ SPLITS = {
 }
 """Name or example of each split, and its description."""
 
-MAX_STEPS = 2**31
-
 
 @dataclass(frozen=True, eq=False)
 class Split:
@@ -270,10 +268,9 @@ def _remedy(
     rule: SplitRule, cut: Callable[[int], Cut], example: Callable[[int], Cut], n_steps: int
 ) -> str | Words:
     """Return advice: the length that gives every part a window, if a longer series helps."""
-    needed = bisect_left(
-        range(MAX_STEPS), True, lo=n_steps, key=lambda n: _empty_part(rule, cut(n)) is None
-    )
-    if needed == MAX_STEPS:
+    lengths = range(2**31)
+    needed = bisect_left(lengths, True, lo=n_steps, key=lambda n: _empty_part(rule, cut(n)) is None)
+    if needed == len(lengths):
         return "give that part more of the series or use shorter windows"
     such = "" if _empty_part(EXAMPLE, example(n_steps)) else f" such as {EXAMPLE.text}"
     return Words("give at least {} steps or another {split}{}", needed, such)

@@ -31,11 +31,8 @@ AUTO_WEEKDAYS = "auto-weekdays"
 
 HOUR = pd.Timedelta(hours=1)
 
-BESIDE = 2
+MARGIN = 2
 """Steps before and after the same time of another day that are lags, too."""
-
-COARSE_STEPS = 28
-"""Largest number of lags of a series with steps of six hours or longer: four weeks of days."""
 
 
 def auto_lags(step: pd.Timedelta, horizon: int, n_training: int, closeness: int = 0) -> str:
@@ -54,14 +51,14 @@ def auto_lags(step: pd.Timedelta, horizon: int, n_training: int, closeness: int 
     '2-36,275-290'
     """
     day, week = (max(1, span // step) for span in (DAY, WEEK))
-    if week <= COARSE_STEPS:
-        spans = [(1, min(COARSE_STEPS, n_training // 4))]
+    if week <= 28:
+        spans = [(1, min(28, n_training // 4))]
     elif step >= HOUR:
         spans = [(1, week if n_training >= 2 * week else min(2 * day, n_training // 2))]
     else:
         others = [lag for lag in (day, week) if n_training >= 2 * lag]
         # The newest 36 steps are three hours of steps of five minutes.
-        spans = [(1, 36), *((lag - horizon + 1 - BESIDE, lag + BESIDE) for lag in others)]
+        spans = [(1, 36), *((lag - horizon + 1 - MARGIN, lag + MARGIN) for lag in others)]
     ranges, end = [], closeness
     for first, last in spans:
         if last > end:

@@ -31,7 +31,7 @@ from stforecast.data.anchors import LEVEL, without_anchors
 from stforecast.data.clock import Calendar, calendar_inputs, holiday_inputs
 from stforecast.data.dates import DAY, WEEK
 from stforecast.data.weekly_profile import WeeklyProfile
-from stforecast.data.window_spec import BESIDE, Impute, WindowSpec
+from stforecast.data.window_spec import MARGIN, Impute, WindowSpec
 
 IMPUTE = get_args(Impute)
 
@@ -178,24 +178,18 @@ def fill_gaps(
     if calendar is None and (spec.n_known or spec.impute == "last-week"):
         raise InputError("windows that read the calendar need the series' wall clock")
     if calendar and profile and spec.impute == "newest" and np.isnan(series).any():
-        return _by_profile(series, profile, calendar)
+        # The first hour of a gap has the last reading, the rest the weekly profile, moved by the
+        # mean distance to it in the week before. A time of the week that was never observed has
+        # the last reading, too.
+        table = pd.DataFrame(series)
+        recent = table.ffill(limit=max(1, RECENT // calendar.step))
+        usual = profile.profile[:, : len(series)].T
+        usual = np.where(usual == 0.0, np.nan, usual + profile.anomalies[..., -1].T)
+        return recent.fillna(pd.DataFrame(usual)).fillna(table.ffill()).to_numpy()
     if calendar is None or spec.impute != "last-week":
         return impute(series, spec.impute)
     shifts = calendar.shifts(np.arange(len(series)))
     return impute(series, spec.impute, calendar.steps_in(WEEK), shifts)
-
-
-def _by_profile(series: np.ndarray, profile: WeeklyProfile, calendar: Calendar) -> np.ndarray:
-    """Fill the first hour of each gap by the last reading, the rest by the weekly profile.
-
-    The profile is moved by the mean distance to it in the week before. A time of the week that was
-    never observed has the last reading, too.
-    """
-    table = pd.DataFrame(series)
-    recent = table.ffill(limit=max(1, RECENT // calendar.step))
-    usual = profile.profile[:, : len(series)].T
-    usual = np.where(usual == 0.0, np.nan, usual + profile.anomalies[..., -1].T)
-    return recent.fillna(pd.DataFrame(usual)).fillna(table.ffill()).to_numpy()
 
 
 def profile_of(
@@ -221,7 +215,7 @@ def source_steps(
     plain = first - back
     if calendar is None:
         return plain
-    shortest = max(spec.closeness, DAY // calendar.step - spec.horizon - BESIDE)
+    shortest = max(spec.closeness, DAY // calendar.step - spec.horizon - MARGIN)
     steps = np.minimum(calendar.before(first, back), first - 1)
     return np.where(back > shortest, steps, plain)
 

@@ -447,7 +447,7 @@ def test_not_an_address(tmp_path: Path, url: str) -> None:
 
 
 def test_full_disk(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, progress: bool) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     sources = one(site)

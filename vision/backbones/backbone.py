@@ -237,7 +237,13 @@ class Backbone:
     def _run(self, images: Tensor, inputs: Mapping[int, Tensor], read: Read) -> Tensor:
         prompts, first = inputs.get(TOKENS), self._vit.geometry.prefix
         prefixes = {i: (t[:, 0], t[:, 1]) for i, t in inputs.items() if i != TOKENS}
-        pixels = self._prepared(images)
+        scale = 255 if images.dtype == torch.uint8 else 1
+        pixels = images.to(self._vit.cls_token.dtype) / scale
+        size = (self._size, self._size)
+        if pixels.shape[2:] != size:
+            pixels = F.interpolate(pixels, size, mode="bilinear", antialias=True)
+        pixels = (pixels - self._mean.to(images.device)) / self._std.to(images.device)
+        pixels = pixels.expand(-1, 3, -1, -1)
         narrow = self._precision == "bfloat16"
         with torch.autocast(images.device.type, torch.bfloat16, enabled=narrow):
             tokens = self._vit.to(images.device)(pixels, prompts, prefixes).to(pixels.dtype)
@@ -245,16 +251,6 @@ class Backbone:
         if read == "prompts":
             return tokens[:, first:patches].mean(1)
         return tokens[:, 0] if self._pool == "cls" else tokens[:, patches:].mean(1)
-
-    def _prepared(self, images: Tensor) -> Tensor:
-        """Convert images to RGB pixels of the network's input size and scale."""
-        scale = 255 if images.dtype == torch.uint8 else 1
-        images = images.to(self._vit.cls_token.dtype) / scale
-        size = (self._size, self._size)
-        if images.shape[2:] != size:
-            images = F.interpolate(images, size, mode="bilinear", antialias=True)
-        images = (images - self._mean.to(images.device)) / self._std.to(images.device)
-        return images.expand(-1, 3, -1, -1)
 
 
 def _flat(t: Tensor, inner: int) -> Tensor:

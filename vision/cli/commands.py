@@ -261,7 +261,7 @@ plot = make_plot_group(
 list_command = make_list_command(IMAGE_LISTS)
 
 
-TOGETHER = 1024
+IMAGES_AT_ONCE = 1024
 """Images that are read and predicted at a time, so that a folder may hold any number."""
 
 
@@ -290,8 +290,8 @@ def predict_images_command(
     channels, height, width = learner.shape
     size = height if height == width else None
     classes: list[str] = []
-    for begin in range(0, max(len(paths), 1), TOGETHER):
-        some = paths[begin : begin + TOGETHER]
+    for begin in range(0, max(len(paths), 1), IMAGES_AT_ONCE):
+        some = paths[begin : begin + IMAGES_AT_ONCE]
         pictures = decode(some, size, "give images in a folder, or one file")
         shown = pictures if channels == 3 else grey(pictures)
         classes += learner.predict(shown, client, model).tolist()

@@ -153,12 +153,6 @@ def read_libsvm(path: Path) -> Part:
     return images, labels.astype(np.int64) - 1
 
 
-SVHN_SOURCE = (
-    "get train_32x32.mat and test_32x32.mat (format 2, cropped digits) from "
-    "http://ufldl.stanford.edu/housenumbers/"
-)
-
-
 @listed
 def svhn(root: Path) -> ImageSet:
     """SVHN: 73,257 training and 26,032 test images, 32 × 32, RGB, cropped from street views.
@@ -167,11 +161,13 @@ def svhn(root: Path) -> ImageSet:
     Workshop on Deep Learning and Unsupervised Feature Learning, 2011. Read from the official
     MATLAB files; the 531,131 extra images are not used. In the files, digit 0 has the label 10.
     """
+    source = (
+        "get train_32x32.mat and test_32x32.mat (format 2, cropped digits) from "
+        "http://ufldl.stanford.edu/housenumbers/"
+    )
     train, test = (
-        read_digits_mat(
-            find_path(root, (f"{part}_32x32.mat",), ("", "SVHN", "svhn"), SVHN_SOURCE), SVHN_SOURCE
-        )
-        for part in ("train", "test")
+        read_digits_mat(find_path(root, (name,), ("", "SVHN", "svhn"), source), source)
+        for name in ("train_32x32.mat", "test_32x32.mat")
     )
     return digit_set("svhn", train, test, "SVHN, official cropped digits and split")
 

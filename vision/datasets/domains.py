@@ -61,7 +61,13 @@ class DomainFolders:
                 raise InputError(f"{folder}: found no folder {', '.join(missing)}; {self.source}")
             tree = find_images(folder, self.source, domains=found, ignored=self.ignored)
             tree = self.split(tree)
-            self._check_classes(tree)
+            there = set(zip(tree.domains, tree.classes, strict=True))
+            grid = itertools.product(sorted(set(tree.domains)), sorted(set(tree.classes)))
+            if lacking := next((pair for pair in grid if pair not in there), None):
+                raise InputError(
+                    f"{tree.folder / lacking[0]}: found no images of {lacking[1]}, a class of "
+                    f"other domains; {self.source}"
+                )
             return tree.read(name, size=size, **split)
         archive = find_npz(root, name)
         if archive is None:
@@ -71,16 +77,6 @@ class DomainFolders:
                 f"file {name}*.npz; {self.source}"
             )
         return read_image_npz(archive, name, **split)
-
-    def _check_classes(self, tree: Tree) -> None:
-        """Raise an error if a domain lacks a class of another domain."""
-        there = set(zip(tree.domains, tree.classes, strict=True))
-        grid = itertools.product(sorted(set(tree.domains)), sorted(set(tree.classes)))
-        if missing := next((pair for pair in grid if pair not in there), None):
-            raise InputError(
-                f"{tree.folder / missing[0]}: found no images of {missing[1]}, a class of other "
-                f"domains; {self.source}"
-            )
 
 
 def _bare(name: str) -> str:

@@ -40,37 +40,33 @@ def decode(paths: Sequence[Path], size: int | None, source: str) -> Tensor:
     More than 8 bits a value are an error. Pillow releases the interpreter's lock, and refuses more
     than 89 million pixels.
     """
+    if not paths:
+        raise InputError(f"found no images to read; {source}")
+    what = f"{paths[0]} and {len(paths) - 1} more images"
+    if size is not None:
+        check_size(len(paths) * 3 * size * size, f"{what} at {size} × {size} pixels")
     with warnings.catch_warnings():  # Warning filters are shared by all threads.
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         warnings.filterwarnings("ignore", "Corrupt EXIF")
-        return _decode_all(paths, size, source)
+        first = _decode_one(paths[0], size, source)
+        height, width = first.shape[:2]
+        check_size(len(paths) * first.size, what)
+        images = torch.empty(len(paths), 3, height, width, dtype=torch.uint8)
+
+        def put(i: int) -> None:
+            pixels = _decode_one(paths[i], size, source, (paths[0], width, height))
+            images[i] = torch.from_numpy(pixels).permute(2, 0, 1)
+
+        with ThreadPoolExecutor(4) as pool:
+            for _ in pool.map(put, range(len(paths))):
+                pass
+    return images
 
 
 def grey(images: Tensor) -> Tensor:
     """Return the luminance of RGB images, as Pillow does: `(n, 1, height, width)`."""
     weights = torch.tensor([0.299, 0.587, 0.114])
     return torch.einsum("nchw,c->nhw", images.float(), weights)[:, None].round().to(torch.uint8)
-
-
-def _decode_all(paths: Sequence[Path], size: int | None, source: str) -> Tensor:
-    if not paths:
-        raise InputError(f"found no images to read; {source}")
-    what = f"{paths[0]} and {len(paths) - 1} more images"
-    if size is not None:
-        check_size(len(paths) * 3 * size * size, f"{what} at {size} × {size} pixels")
-    first = _decode_one(paths[0], size, source)
-    height, width = first.shape[:2]
-    check_size(len(paths) * first.size, what)
-    images = torch.empty(len(paths), 3, height, width, dtype=torch.uint8)
-
-    def put(i: int) -> None:
-        pixels = _decode_one(paths[i], size, source, (paths[0], width, height))
-        images[i] = torch.from_numpy(pixels).permute(2, 0, 1)
-
-    with ThreadPoolExecutor(4) as pool:
-        for _ in pool.map(put, range(len(paths))):
-            pass
-    return images
 
 
 def _decode_one(

@@ -13,8 +13,6 @@ from vision.datasets.files import MAX_TEXT, find_path, read_names
 from vision.datasets.folder import Tree, find_images
 from vision.datasets.image_set import ImageSet
 
-IMAGENET_R_SOURCE = "get imagenet-r.tar from https://github.com/hendrycks/imagenet-r and unpack it"
-
 
 @listed
 def imagenet_r(
@@ -39,11 +37,9 @@ def imagenet_r(
         test_share: share of each class in each domain that becomes the test part.
         seed: seed of the split.
     """
-    tree = find_images(
-        find_path(root, ("imagenet-r",), ("",), IMAGENET_R_SOURCE, Path.is_dir),
-        IMAGENET_R_SOURCE,
-        splits={},
-    )
+    source = "get imagenet-r.tar from https://github.com/hendrycks/imagenet-r and unpack it"
+    folder = find_path(root, ("imagenet-r",), ("",), source, Path.is_dir)
+    tree = find_images(folder, source, splits={})
     if renditions:
         tree = replace(tree, domains=[path.name.partition("_")[0] for path in tree.paths])
     return tree.read("imagenet-r", size=size, test_share=test_share, seed=seed)

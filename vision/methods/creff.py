@@ -43,7 +43,7 @@ from stforecast.federated.core.declared import Upload
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.population import feature_width
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, generator
-from stforecast.federated.core.tensors import Batch, Params, Payload, with_axes
+from stforecast.federated.core.tensors import Params, Payload, with_axes
 from stforecast.federated.methods.fedavg import FedAvg
 from vision.task import cross_entropy
 
@@ -52,10 +52,6 @@ FEATURES = (8, 0, 0)
 
 RETRAINED, GRADIENT = "retrained/", "gradient/"
 """Prefixes of names: of the re-trained classifier, and of gradients with respect to it."""
-
-MATCH_LR, RETRAIN_LR, RETRAIN_BATCH = 0.1, 0.01, 32
-"""Learning rates of gradient matching and of the new classifier, and the batch size to which the
-latter refers, of the released code."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +123,10 @@ class CReFF(FedAvg):
                 features = self.population.encode(cohort.state, batch["x"])
             member = F.one_hot(self.task.keys(batch), n_keys).mT.to(features.dtype)
             counts += member.sum(2)
-            losses = self.class_losses(classifier, features, batch) * member.flatten(0, 1)
+            # Cross-entropies (clients · classes, batch), each with its own classifier.
+            logits = self.population.decode(classifier, features.repeat_interleave(n_keys, 0))
+            keys = self.task.keys(batch).repeat_interleave(n_keys, 0)
+            losses = cross_entropy(logits, keys) * member.flatten(0, 1)
             found = torch.autograd.grad(losses.sum(), list(classifier.values()))
             for total, gradient in zip(sums.values(), found, strict=True):
                 total += gradient
@@ -138,13 +137,6 @@ class CReFF(FedAvg):
             for name, t in sums.items()
         }
         return {**means, "held": counts > 0}
-
-    def class_losses(self, classifier: Params, features: Tensor, batch: Batch) -> Tensor:
-        """Return cross-entropies `(clients · classes, batch)`, each with its own classifier."""
-        n_keys = self.task.n_keys
-        repeated = features.repeat_interleave(n_keys, 0)
-        logits = self.population.decode(classifier, repeated)
-        return cross_entropy(logits, self.task.keys(batch).repeat_interleave(n_keys, 0))
 
     def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Average the models, match the features and train a new classifier on them."""
@@ -179,14 +171,14 @@ class CReFF(FedAvg):
             pairs = zip(made, (real[name] for name in copies), strict=True)
             distances = sum((gradient_distance(a, b) for a, b in pairs), torch.zeros_like(losses))
             (slope,) = torch.autograd.grad(distances.sum(), features)
-            features = features - MATCH_LR * slope
+            features = features - 0.1 * slope  # The learning rate is the released code's.
         return features.detach()
 
     def retrained(self, features: Tensor) -> Params:
         """Train the initial classifier on balanced features; return it without client axis."""
         initial, x = self.population.initial(), features.flatten(0, 1)[None]
         head = {n: initial[n].to(x.device).clone().requires_grad_() for n in self.head}
-        lr = RETRAIN_LR * math.ceil(x.shape[1] / RETRAIN_BATCH)
+        lr = 0.01 * math.ceil(x.shape[1] / 32)  # The released code has 0.01 and batches of 32.
         optimizer = torch.optim.SGD(head.values(), lr=lr)
         labels = torch.arange(len(features), device=x.device)
         y = labels.repeat_interleave(features.shape[1])[None]

@@ -63,11 +63,6 @@ LEFT, RIGHT, UPDATE = "left/", "right/", "update/"
 """Prefixes of a matrix's name in a message: the factors of its update, or the update."""
 
 
-def _matrix(t: Tensor) -> Tensor:
-    """Reshape a stacked parameter to matrices `(clients, a, b)`; a kernel keeps its first axis."""
-    return t.flatten(2)
-
-
 def low_rank_factors(update: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return `U Σ` `(n, a, m)`, `Vᵀ` `(n, m, b)` and `diag Σ` `(n, m)`, the largest value first.
 
@@ -162,7 +157,7 @@ class FedKD(two_models.TwoModels):
         """Find the tensors that are sent as factors."""
         parameters, shared = self.population.parameters(1), self.shared
         self.matrices = {
-            name: _matrix(t).shape[1:]
+            name: t.flatten(2).shape[1:]  # A kernel is a matrix that keeps its first axis.
             for name, t in parameters.items()
             if name in shared and t.ndim > 2
         }
@@ -179,7 +174,7 @@ class FedKD(two_models.TwoModels):
         server = {name: initial[name] for name in self.vectors}
         rows = n if self.training.participation < 1 else 1
         for name, (a, b) in self.matrices.items():
-            server[KNOWN + name] = _matrix(initial[name][None]).repeat(rows, 1, 1)
+            server[KNOWN + name] = initial[name][None].flatten(2).repeat(rows, 1, 1)
             server[LEFT + name] = torch.zeros(rows, a, min(a, b), device=device)
             server[RIGHT + name] = torch.zeros(rows, min(a, b), b, device=device)
         ranks = [min(shape) for shape in self.matrices.values()]
@@ -249,7 +244,7 @@ class FedKD(two_models.TwoModels):
         upload: Payload = {}
         needed = []
         for (name, (a, b)), rank in zip(self.matrices.items(), ranks[0].tolist(), strict=True):
-            update = _matrix(cohort.params[name] - before[name])
+            update = (cohort.params[name] - before[name]).flatten(2)
             left, right, values = low_rank_factors(update)
             needed.append(rank_for(values, self.kept_share(cohort.round + 1)))
             if pays(a, b, rank):

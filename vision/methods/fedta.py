@@ -148,7 +148,6 @@ class FedTAOptions(prompts.PoolOptions):
     selection: bool = True
 
 
-ENHANCE, ANCHOR = "enhance.", "anchor."
 POOL = ("enhance.pool", "enhance.keys")
 MOMENTS = ("query.moments", "feature.moments")
 """Moments of the frozen features and of F_out, for their standardisation."""
@@ -185,7 +184,7 @@ class FedTA(Method):
             "anchor.weight": torch.zeros(n, self.mixed_width, c),
             "anchor.bias": torch.zeros(n, c),
         }
-        pool = prompts.new_pool(ENHANCE, n, o, d, rng)
+        pool = prompts.new_pool("enhance.", n, o, d, rng)
         tail = {
             "anchor.values": prompts.uniform(n, o.anchors, d, rng=rng),
             "anchor.keys": prompts.uniform(n, o.anchors, d, rng=rng),
@@ -227,7 +226,7 @@ class FedTA(Method):
             payload = {**payload, **moments}
         if self.options.input_enhancement:
             loss = lambda batch: self.enhancement_loss(cohort, batch, payload)  # noqa: E731
-            prompts.train_parts(cohort, (ENHANCE, prompts.HEAD), None, data, loss)
+            prompts.train_parts(cohort, ("enhance.", prompts.HEAD), None, data, loss)
         with torch.no_grad():
             features = self.enhanced({**payload, **cohort.params}, data["x"], data["query"])
         if first:
@@ -269,7 +268,7 @@ class FedTA(Method):
         before = anchors.begin_task(cohort) if self.options.tail_anchor else {}
         prompts.train_parts(
             cohort,
-            (ANCHOR,),
+            ("anchor.",),
             self.options.head_epochs,
             data,
             lambda batch: self.anchor_loss(cohort, batch, payload, before),

@@ -159,19 +159,6 @@ SERVER = (0, 8)
 """Key of the server's random generator, after the round."""
 
 
-def feature_generator(noise_width: int, hidden: int, width: int) -> Network:
-    """Build a network from noise `(n, batch, noise_width)` to features `(n, batch, width)`."""
-    return Network(
-        "generator.",
-        lambda: nn.Sequential(
-            NormedLinear(noise_width, hidden),
-            nn.LeakyReLU(0.2),
-            ClientLinear(hidden, width),
-            nn.LayerNorm(width, elementwise_affine=False),
-        ),
-    )
-
-
 class DataFreeFedAvg(FedAvg):
     """FedAvg of a head on frozen features, with training on the server when a task ends.
 
@@ -189,9 +176,18 @@ class DataFreeFedAvg(FedAvg):
     """Names of the tensors for rehearsal in the server's state."""
 
     def set_up(self) -> None:
-        """Find the backbone, and build the generator."""
+        """Find the backbone; build the generator of features `(n, batch, width)` from noise."""
         o, self.backbone = self.options, backbone_of(self.population, self.name)
-        self.generator = feature_generator(o.noise_width, o.hidden, self.backbone.width)
+        width = self.backbone.width
+        self.generator = Network(
+            "generator.",
+            lambda: nn.Sequential(
+                NormedLinear(o.noise_width, o.hidden),
+                nn.LeakyReLU(0.2),
+                ClientLinear(o.hidden, width),
+                nn.LayerNorm(width, elementwise_affine=False),
+            ),
+        )
 
     def learned(self, server: Params, random: torch.Generator) -> Params:
         """Learn the tensors `replayed` from the teacher when a task has ended."""

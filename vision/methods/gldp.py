@@ -162,7 +162,9 @@ class GLDP(FedAvg):
                         means.add(features, self.task.keys(batch))
                     cohort.step(self.loss(cohort, features, batch, payload))
         prototypes, held = means.means(), means.counts > 0
-        self.remember(cohort, prototypes, held)
+        old, known = cohort.memory["prototypes"], cohort.memory["known"]
+        old.copy_(moving_average(old, known, prototypes, held, self.options.beta))  # Eq. 9.
+        known |= held
         return {**self.upload(cohort), "prototypes": prototypes, "known": held}
 
     def loss(self, cohort: Cohort, features: Tensor, batch: Batch, payload: Payload) -> Tensor:
@@ -188,12 +190,6 @@ class GLDP(FedAvg):
             features = self.population.decode(cohort.state, features)
         kl = kl_divergence(by_key(old, keys), features)
         return torch.where(known.gather(1, keys), kl, 0.0).mean(1)
-
-    def remember(self, cohort: Cohort, prototypes: Tensor, held: Tensor) -> None:
-        """Update the client's moving averages (Eq. 9)."""
-        old, known = cohort.memory["prototypes"], cohort.memory["known"]
-        old.copy_(moving_average(old, known, prototypes, held, self.options.beta))
-        known |= held
 
     def aggregate(self, server: ServerState, of: Participants, uploads: Payload) -> ServerState:
         """Average the bodies evenly (Eq. 5); update averages of the prototypes (Eq. 11)."""

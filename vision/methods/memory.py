@@ -108,18 +108,14 @@ def draw_samples(memory: Params, allowed: Tensor, uniform: Tensor) -> tuple[Tens
 
 
 ENCODING = "encoding."
-
-HIDDEN = 1
-"""Hidden units of the encoding network."""
+"""Prefix of the names of the encoding network's tensors."""
 
 
 def encoding_network(width: int, n_classes: int) -> Network:
     """Build the network whose gradients represent features of this width."""
     return Network(
         ENCODING,
-        lambda: nn.Sequential(
-            ClientLinear(width, HIDDEN), nn.Sigmoid(), ClientLinear(HIDDEN, n_classes)
-        ),
+        lambda: nn.Sequential(ClientLinear(width, 1), nn.Sigmoid(), ClientLinear(1, n_classes)),
     )
 
 

@@ -161,22 +161,15 @@ class TARGET(DataFreeFedAvg):
         tried: list[tuple[float, Tensor]] = []
         for _ in range(o.server_steps):
             features = self.generator(tensors, noise, training=True)
-            loss = self.server_loss(features, labels, teacher, student)
+            logits = teacher(features)
+            loss = LABEL_WEIGHT * cross_entropy(logits, labels).mean()
+            if student is not None:
+                loss = loss - agreed_divergence(logits, student(features))
             tried.append((loss.item(), features.detach()))
             adam.zero_grad()
             loss.backward()
             adam.step()
         return min(tried, key=lambda step: step[0])[1]
-
-    def server_loss(
-        self, features: Tensor, labels: Tensor, teacher: Logits, student: Logits | None
-    ) -> Tensor:
-        """Return the generator's loss, a scalar."""
-        logits = teacher(features)
-        loss = LABEL_WEIGHT * cross_entropy(logits, labels).mean()
-        if student is None:
-            return loss
-        return loss - agreed_divergence(logits, student(features))
 
 
 class _Student:

@@ -154,7 +154,13 @@ def prototypes(runs: Sequence[ImageRun], *, width: float = TWO_COLUMNS) -> Figur
     run = next((run for run in runs if run.method == PFPL.name), None)
     if run is None:
         raise InputError(f"none of these is a run of {PFPL.name}, whose prototypes are drawn")
-    local, mixed, client, label = _points(run)
+    state = load_file(run.folder / "model" / "state.safetensors")
+    of_clients = torch.from_numpy(state["server/prototypes"])
+    known = torch.from_numpy(state["server/known"]).bool()
+    options = PFPLOptions(**{n: run.settings[n] for n in PFPLOptions.__dataclass_fields__})
+    mixed = mixtures(of_clients, known, torch.arange(len(known)), options)[known].numpy()
+    client, label = (places.numpy() for places in known.nonzero(as_tuple=True))
+    local = of_clients[known].numpy()
     if len(local) <= 3:
         raise InputError(f"{run.folder}: {len(local)} prototypes are too few to draw; use more")
     here, there = np.split(_flat(np.concatenate([local, mixed]), 10), 2)
@@ -171,18 +177,6 @@ def prototypes(runs: Sequence[ImageRun], *, width: float = TWO_COLUMNS) -> Figur
     points = [legend_point(run.about["classes"][c], *point_look(c)) for c in np.unique(label)]
     add_legend(fig, points=[*points, legend_point("its mixture", "0.4", "o", fillstyle="none")])
     return fig
-
-
-def _points(run: ImageRun) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return local prototypes and mixtures `(n, d)`, and their clients and classes `(n,)`."""
-    state = load_file(run.folder / "model" / "state.safetensors")
-    local = torch.from_numpy(state["server/prototypes"])
-    known = torch.from_numpy(state["server/known"]).bool()
-    names = PFPLOptions.__dataclass_fields__
-    options = PFPLOptions(**{n: run.settings[n] for n in names})
-    mixed = mixtures(local, known, torch.arange(len(local)), options)
-    client, label = known.nonzero(as_tuple=True)
-    return local[known].numpy(), mixed[known].numpy(), client.numpy(), label.numpy()
 
 
 def _prototype_panel(

@@ -161,22 +161,18 @@ def stages_of(
         counts = own.pivot_table("samples", "client", "class", aggfunc="sum")
         counts = counts.reindex(index=range(n_clients), columns=list(classes))
         image = ax.imshow(counts, cmap="Blues", norm=shades, aspect="auto", interpolation="nearest")
-        _name_stage(ax, stage, classes, n_clients)
+        ax.set_title(f"stage {stage}", fontsize=TEXT)
+        ax.tick_params(labelsize=SMALL, length=2)
+        if len(classes) <= SIDE_BY_SIDE:
+            ax.set_xticks(range(len(classes)), classes, rotation=90)
+        ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.set_ylim(n_clients - 0.5, -0.5)
+        ax.set_xlabel("class", fontsize=TEXT)
+        ax.set_ylabel("client", fontsize=TEXT)
+        ax.label_outer()
     for ax in axes[n_stages:]:
         ax.remove()
     bar = fig.colorbar(image, ax=axes[:n_stages].tolist(), pad=0.01, aspect=30)
     bar.set_label(f"{'training' if part == 'train' else 'test'} samples", fontsize=TEXT)
     bar.ax.tick_params(labelsize=SMALL)
     return fig
-
-
-def _name_stage(ax: Axes, stage: int, classes: Sequence[str], n_clients: int) -> None:
-    ax.set_title(f"stage {stage}", fontsize=TEXT)
-    ax.tick_params(labelsize=SMALL, length=2)
-    if len(classes) <= SIDE_BY_SIDE:
-        ax.set_xticks(range(len(classes)), classes, rotation=90)
-    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.set_ylim(n_clients - 0.5, -0.5)
-    ax.set_xlabel("class", fontsize=TEXT)
-    ax.set_ylabel("client", fontsize=TEXT)
-    ax.label_outer()

@@ -31,9 +31,6 @@ from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
 from vision.models.vit import backbone_of
 
-ABSENT = -1e6
-"""Bias of a class without training images: it is predicted only if no other class is allowed."""
-
 OF_ROUNDS = names_of(Training, Uplink, Robust)
 """Settings of training and uploads, which references do not read."""
 
@@ -119,7 +116,8 @@ class HeadReference(Reference):
         found = labels.unique()
         own_weight, own_bias = self.head((features - mean) / scale, labels)
         weight = features.new_zeros(features.shape[1], self.task.n_keys)
-        bias = features.new_full((self.task.n_keys,), ABSENT)
+        # A class without training images is predicted only if no other is allowed.
+        bias = features.new_full((self.task.n_keys,), -1e6)
         weight[:, found] = own_weight / scale[:, None]
         bias[found] = own_bias - mean @ weight[:, found]
         return weight, bias

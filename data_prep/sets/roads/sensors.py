@@ -155,7 +155,14 @@ def _read_named(path: Path, names: Sequence[str], n_ids: int) -> tuple[pd.DataFr
     A file whose first line holds values has no header: its columns are taken in order. A last
     column `distance` serves as `cost`, as in STSGCN's lists.
     """
-    if _has_no_header(path):
+    first = ""
+    if path.is_file() and path.suffix == ".csv":
+        with (
+            reading(path.name, "as a table", "get it again"),
+            path.open(encoding="utf-8-sig", errors="replace") as file,
+        ):
+            first = file.readline(100).partition(",")[0].strip()
+    if first.isascii() and first.isdigit():
         numbered = Dialect.numbered(len(names))
         df, origin = read_table(path, text_columns=numbered[:n_ids], dialect=Dialect(header=False))
         require_columns(df, numbered, origin)
@@ -165,17 +172,6 @@ def _read_named(path: Path, names: Sequence[str], n_ids: int) -> tuple[pd.DataFr
         df = df.rename(columns={"distance": "cost"})
     require_columns(df, names, origin)
     return df, origin
-
-
-def _has_no_header(path: Path) -> bool:
-    if not path.is_file() or path.suffix != ".csv":
-        return False
-    with (
-        reading(path.name, "as a table", "get it again"),
-        path.open(encoding="utf-8-sig", errors="replace") as file,
-    ):
-        first = file.readline(100).partition(",")[0].strip()
-    return first.isascii() and first.isdigit()
 
 
 def locate(cells: np.ndarray, ids: Sequence[str], name: str) -> list[int]:

@@ -41,7 +41,7 @@ def test_run_and_plot(capsys, tmp_path):
 
 def test_a_run_predicts_the_classes_of_new_images(capsys, tmp_path, monkeypatch):
     """Of which only some are in memory at a time."""
-    monkeypatch.setattr("vision.cli.commands.TOGETHER", 4)
+    monkeypatch.setattr("vision.cli.commands.IMAGES_AT_ONCE", 4)
     decode, read = folder.decode, []
 
     def counted(paths, *args):
