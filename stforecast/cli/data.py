@@ -86,6 +86,7 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
         obj: dict[str, bool],
         raw: Path,
         out: Path | None,
+        *,
         overwrite: bool,
         as_json: bool,
         engine: str = LOCAL,
@@ -94,17 +95,19 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
     ) -> None:
         doing(f"reading {raw}")
         if dry_run and read:
-            _preview(read(raw, **given), raw, as_json)
+            _preview(read(raw, **given), raw, as_json=as_json)
             return
         if out is None:
             raise click.UsageError("Missing option '--out'.")
         options.check_ending(out, ".nc")
-        options.check_free(out, overwrite)
+        if out.is_file() and not overwrite:
+            raise InputError(f"{out} already exists; choose another --out, or pass --overwrite")
         if engine == RAY:
             from stforecast.bench.ray import ray_map
 
             given["spread"] = ray_map
-        _describe_cube(data_set.prepare(raw, out, progress=obj["progress"], **given), as_json)
+        made = data_set.prepare(raw, out, progress=obj["progress"], **given)
+        _describe_cube(made, as_json=as_json)
 
     params: list[click.Parameter] = [
         click.Option(["--raw"], type=options.PATH, required=True, help="Raw file or folder."),
@@ -133,7 +136,7 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
     )
 
 
-def _preview(ds: xr.Dataset, raw: Path, as_json: bool) -> None:
+def _preview(ds: xr.Dataset, raw: Path, *, as_json: bool) -> None:
     """Print a cube that is not written."""
     from data_prep.description import describe_cube
     from stforecast.cli.info_data import cube_text, preview
@@ -145,7 +148,7 @@ def _preview(ds: xr.Dataset, raw: Path, as_json: bool) -> None:
     click.echo("\nnothing was written; leave out --dry-run to write the cube")
 
 
-def _describe_cube(path: Path, as_json: bool) -> None:
+def _describe_cube(path: Path, *, as_json: bool) -> None:
     from data_prep.cube import open_cube, services_of, step_of
     from data_prep.description import span_of
     from stforecast.cli.info import describe

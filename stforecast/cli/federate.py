@@ -30,17 +30,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NOT_HERE = {"clients", "cohort", "workers", "memory", "checkpoint_every", "poll"}
-"""Options of a run that nodes do not read, or that have another meaning here."""
-
-
-CLIENTS_ARE = click.Option(
-    ["--client-is"],
-    default="cell",
-    show_default=True,
-    help="What a client is: each cell (cell), a node with all its cells, such as an operator "
-    "(all), or the cells with the same value in a column of a node's cube (the column's name).",
-)
 
 NODES = click.Option(
     ["--node", "nodes"],
@@ -53,7 +42,9 @@ NODES = click.Option(
 
 def federation_options(args: list[str]) -> dict[str, list[click.Option]]:
     """Return the options of a run, whose `--clients` is a number here, and those of the server."""
-    return with_server(run_options(args), NOT_HERE)
+    # Nodes do not read them, or they have another meaning here.
+    left_out = {"clients", "cohort", "workers", "memory", "checkpoint_every", "poll"}
+    return with_server(run_options(args), left_out)
 
 
 def with_server(
@@ -72,7 +63,6 @@ def with_server(
 
 @command(
     CONFIG,
-    CLIENTS_ARE,
     NODES,
     cls=SectionedGroup,
     sections=federation_options,
@@ -84,7 +74,7 @@ def federate_command(
     config: Path | None,
     method: str = DEFAULT_METHOD,
     clients: int | None = None,
-    client_is: str,
+    client_is: str = "cell",
     out: Path | None = None,
     results: Path | None = None,
     step: str = "1h",
@@ -105,6 +95,9 @@ def federate_command(
     Options:
         method: see: stforecast list methods.
         clients: number of clients of all nodes together.  [required]
+        client_is: what a client is: each cell (cell), a node with all its cells, such as an
+            operator (all), or the cells with the same value in a column of a node's cube (the
+            column's name).
         out: folder for the app.  [required]
         results: folder on the server for the results.  [required]
         step: step of all nodes' data, such as 10min: the server has no data to read it from.

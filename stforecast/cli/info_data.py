@@ -200,7 +200,7 @@ def describe_days(folder: Path) -> tuple[dict[str, Any], str] | None:
     span = (dates[-1] - dates[0]).days + 1 if dates else 0
     whole = {dates[0] + datetime.timedelta(days=i) for i in range(span)}
     simulation = read_marker(folder)
-    about = {
+    about: dict[str, Any] = {
         "data_set": name,
         "files": len(files),
         "bytes": sum(p.stat().st_size for p in files),

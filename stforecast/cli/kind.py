@@ -78,9 +78,6 @@ if TYPE_CHECKING:  # They import torch or matplotlib, and comparisons need no to
 METRIC = "mase"
 """Error that `stforecast compare` and `report` compare by default."""
 
-ERRORS = ("mse", "mae", "raw_mae", "raw_rmse", "mase")
-"""Errors in the description of a run."""
-
 
 @dataclass(frozen=True)
 class SimulatedCity:
@@ -316,7 +313,8 @@ class ForecastKind(Kind[ForecastRun]):
     def describe(self, run: ForecastRun) -> dict[str, Any]:
         """Return the data, the windows and the errors on the test part, of all cells and steps."""
         names = ("data", "service", "units", "step_minutes", "time_zone", "parts", "chosen")
-        errors = {metric: run.score(metric) for metric in ERRORS}
+        metrics = ("mse", "mae", "raw_mae", "raw_rmse", "mase")
+        errors = {metric: run.score(metric) for metric in metrics}
         return {
             **{name: run.about.get(name) for name in names},
             "cells": run.about.get("clients"),

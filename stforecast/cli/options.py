@@ -91,10 +91,6 @@ def by_section(
     return {titles[section]: from_dataclass(kind, defaults) for section, kind in types.items()}
 
 
-KEYWORDS = {"start": "from", "end": "to"}
-"""Options of figures by parameter, whose better names are taken in Python."""
-
-
 def given(ctx: click.Context, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that were given on the command line or in its file, without defaults."""
     typed = ParameterSource.COMMANDLINE
@@ -196,17 +192,8 @@ def _click_type(hint: Any) -> click.ParamType | None:
         return _click_type(inner)
     if typing.get_origin(hint) is Annotated:
         return _click_type(hint.__origin__)
-    return TYPES[hint]
-
-
-TYPES: Mapping[Any, click.ParamType] = {
-    bool: click.BOOL,
-    int: click.INT,
-    float: click.FLOAT,
-    str: click.STRING,
-    Path: PATH,
-}
-"""Types of options by those of parameters."""
+    known = {bool: click.BOOL, int: click.INT, float: click.FLOAT, str: click.STRING, Path: PATH}
+    return known[hint]
 
 
 class SuggestingChoice(click.Choice[str]):
@@ -277,12 +264,6 @@ def check_ending(path: Path, *endings: str) -> None:
     if path.suffix.lower() not in endings:
         found = f"the name ends in {path.suffix}" if path.suffix else "the name has no ending"
         raise InputError(f"{path}: {found}, expected {' or '.join(endings)}")
-
-
-def check_free(path: Path, overwrite: bool) -> None:
-    """Refuse to overwrite a file, unless asked to."""
-    if path.is_file() and not overwrite:
-        raise InputError(f"{path} already exists; choose another --out, or pass --overwrite")
 
 
 def check_given(ctx: click.Context, *names: str) -> None:

@@ -51,22 +51,7 @@ def run_options(args: list[str]) -> dict[str, list[click.Option]]:
 DATA = click.Option(["--data"], type=options.PATH, help="Cube written by prepare.  [required]")
 
 
-SWEEP = click.Option(
-    ["--sweep"],
-    multiple=True,
-    metavar="NAME=VALUE,VALUE",
-    help="Values of a setting to choose from on the validation part, by successive halving; "
-    "repeat for further settings. Writes sweep.csv beside the results.",
-)
-
-TRACK = click.Option(
-    ["--track"],
-    metavar="EXPERIMENT",
-    help="Write settings, rounds and errors to this experiment of MLflow, at MLFLOW_TRACKING_URI.",
-)
-
-
-@command(DATA, options.RUN_FOLDER, SWEEP, TRACK, options.JSON, sections=run_options)
+@command(DATA, options.RUN_FOLDER, options.JSON, sections=run_options)
 def run_command(
     ctx: click.Context,
     *,
@@ -75,8 +60,8 @@ def run_command(
     out: Path,
     label: str | None = None,
     resume: Path | None = None,
-    sweep: tuple[str, ...],
-    track: str | None,
+    sweep: tuple[str, ...] = (),
+    track: str | None = None,
     as_json: bool,
     **settings: Any,
 ) -> None:
@@ -90,6 +75,10 @@ def run_command(
         method: see: stforecast list methods.
         label: name in tables and figures; by default the method's.
         resume: resume this unfinished run instead of starting a new one.
+        sweep: NAME=VALUE,VALUE: values of a setting to choose from on the validation part, by
+            successive halving; repeat for further settings. Writes sweep.csv beside the results.
+        track: write settings, rounds and errors to this experiment of MLflow, at
+            MLFLOW_TRACKING_URI.
     """
     from stforecast.cli.info import describe_run
     from stforecast.comparison.summary import summary
@@ -220,14 +209,14 @@ def _find(
     return found
 
 
-TESTED_ON = click.Option(
+tested_on = click.Option(
     ["--history"],
     type=options.PATH,
     help="Cube to test those RUNS on that are models without results, such as those of adapt.",
 )
 
 plot = make_plot_group(
-    "Draw a figure of finished runs.", PLOTS, _find, "stforecast run", [TESTED_ON, options.EVENTS]
+    "Draw a figure of finished runs.", PLOTS, _find, "stforecast run", [tested_on, options.EVENTS]
 )
 
 
