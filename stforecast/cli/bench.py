@@ -88,8 +88,8 @@ def bench(
 
 def execute(grid: Grid[Any], out: Path, engine: str, *, as_json: bool, progress: bool) -> None:
     """Run a grid, write its report, and print its table, or its description as JSON."""
+    from stforecast.bench.described import describe_runs
     from stforecast.bench.jobs import run_grid
-    from stforecast.cli.info import describe_runs
     from stforecast.federated.runs.run_folder import ABOUT
 
     outcome = run_grid(grid, out, progress=progress, engine=engine)

@@ -138,8 +138,8 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
 
 def _preview(ds: xr.Dataset, raw: Path, *, as_json: bool) -> None:
     """Print a cube that is not written."""
+    from data_prep.described import cube_text, preview
     from data_prep.description import describe_cube
-    from stforecast.cli.info_data import cube_text, preview
 
     if as_json:
         say_json({"path": str(raw), "kind": "table", **describe_cube(ds)})
@@ -150,9 +150,9 @@ def _preview(ds: xr.Dataset, raw: Path, *, as_json: bool) -> None:
 
 def _describe_cube(path: Path, *, as_json: bool) -> None:
     from data_prep.cube import open_cube, services_of, step_of
+    from data_prep.described import period
     from data_prep.description import span_of
     from stforecast.cli.info import describe
-    from stforecast.cli.info_data import period
 
     if as_json:
         say_json(describe(path).in_full(path))

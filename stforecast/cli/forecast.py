@@ -12,9 +12,9 @@ import click
 
 from data_prep.base.errors import InputError, for_command, no_file
 from data_prep.base.progress import doing
+from data_prep.described import facts, of_days
 from stforecast.cli.bench import MORE, chosen_settings
 from stforecast.cli.commands import command, say_json
-from stforecast.cli.info_data import describe_days, facts
 from stforecast.cli.options import JSON, LIMITS, from_function, given
 from stforecast.cli.predict import (
     STYLE,
@@ -199,11 +199,9 @@ def _prepare(ctx: click.Context, data: Path, out: Path, table: dict[str, Any]) -
     from data_prep.cube import write_cube
     from data_prep.sets.table import read
 
-    if data.is_dir() and (days := describe_days(data)):
-        name = days[0]["data_set"]
-        command = f"stforecast prepare {name} --raw {shlex.quote(str(data))} --out {name}.nc"
+    if data.is_dir() and (days := of_days(data)):
         raise InputError(
-            f"{data}: raw days of {name}, expected a table or a cube; write one: {command}"
+            f"{data}: {days.kind}, expected a table or a cube; write one: {days.next_command}"
         )
     if data.suffix == ".nc":
         if found := [*given(ctx, table)]:

@@ -52,10 +52,10 @@ from data_prep import DATA_SETS
 from data_prep.base.errors import InputError, choose, counted, slug
 from data_prep.base.files import naming_full_disk
 from data_prep.city.simulate import simulate
+from data_prep.described import step_text, zone_text
 from stforecast.bench.grid_file import COMMON_KEYS, Entry
 from stforecast.bench.kind import Fold, Kind, Scenario
 from stforecast.bench.tables import Compared, Part
-from stforecast.cli.info_data import step_text, zone_text
 from stforecast.comparison.compared import compare_forecasts
 from stforecast.comparison.errors import SEASONAL, hourly_errors
 from stforecast.comparison.results import results_parts

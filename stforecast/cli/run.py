@@ -80,7 +80,7 @@ def run_command(
         track: write settings, rounds and errors to this experiment of MLflow, at
             MLFLOW_TRACKING_URI.
     """
-    from stforecast.cli.info import describe_run
+    from stforecast.bench.described import describe_run
     from stforecast.comparison.summary import summary
     from stforecast.federated.uploads.uplink import counting_uploads
     from stforecast.forecasting import runs
