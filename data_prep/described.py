@@ -285,11 +285,8 @@ def of_arrays(path: Path) -> Description | None:
     text = "\n".join([facts(lines), *(f"    {n}: {s}" for n, s in arrays.items())])
     if not data_set and holds_frame(path):
         return _table(path)
-    kind, command = (
-        ("raw records" if layout else "HDF5"),
-        _prepare(data_set, path) if data_set else "",
-    )
-    return Description(kind, about, text, command)
+    command = _prepare(data_set, path) if data_set else ""
+    return Description("raw records" if layout else "HDF5", about, text, command)
 
 
 def of_cube(path: Path) -> Description | None:

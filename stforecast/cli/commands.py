@@ -44,7 +44,7 @@ class Sectioned(click.Command):
     def __init__(
         self,
         *args: Any,
-        sections: Callable[[list[str]], dict[str, list[click.Option]]] = lambda args: {},
+        sections: options.Sections = lambda args: {},
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)

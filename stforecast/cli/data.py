@@ -21,14 +21,9 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
-def simulate_options(args: list[str]) -> dict[str, list[click.Option]]:
-    """Return the options of a simulated city."""
-    from data_prep.city.simulate import simulate
-
-    return {"City": options.from_function(simulate, leave_out=("progress",))}
-
-
-@command(sections=simulate_options)
+@command(
+    sections=options.section("City", "data_prep.city.simulate:simulate", leave_out=("progress",))
+)
 def simulate_command(ctx: click.Context, *, out: Path, **given: Any) -> None:
     """Write records of a simulated city in the published raw layout.
 

@@ -21,6 +21,7 @@ from stforecast.cli.options import (
     check_run,
     from_dataclass,
     given,
+    section,
 )
 from stforecast.cli.run import run_options
 from stforecast.forecasting import DEFAULT_METHOD
@@ -220,14 +221,7 @@ def status(results: Path, *, as_json: bool) -> None:
         click.echo(status_text(standing))
 
 
-def server_options(args: list[str]) -> dict[str, list[click.Option]]:
-    """Return the options of the server."""
-    from stforecast.flower.superlink import FederationServer
-
-    return {"Server": from_dataclass(FederationServer)}
-
-
-@command(CONFIG, sections=server_options)
+@command(CONFIG, sections=section("Server", "stforecast.flower.superlink:FederationServer"))
 def serve_command(*, config: Path | None, **settings: Any) -> None:
     """Run the server of federations, at whose port nodes can join and strangers can do nothing.
 
@@ -323,14 +317,7 @@ for subcommand in (
     federate_command.add_command(subcommand)
 
 
-def node_options(args: list[str]) -> dict[str, list[click.Option]]:
-    """Return the options of a node."""
-    from stforecast.flower.node_settings import NodeSettings
-
-    return {"Node": from_dataclass(NodeSettings)}
-
-
-@command(CONFIG, sections=node_options)
+@command(CONFIG, sections=section("Node", "stforecast.flower.node_settings:NodeSettings"))
 def node(*, config: Path | None, **settings: Any) -> None:
     """Run a node of a federation: start Flower's SuperNode, and restart it when it ends.
 

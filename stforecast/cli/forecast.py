@@ -15,7 +15,7 @@ from data_prep.base.progress import doing
 from data_prep.described import facts, of_days
 from stforecast.cli.bench import MORE, chosen_settings
 from stforecast.cli.commands import command, say_json
-from stforecast.cli.options import JSON, LIMITS, from_function, given
+from stforecast.cli.options import JSON, LIMITS, given, section
 from stforecast.cli.predict import (
     STYLE,
     beyond,
@@ -37,14 +37,7 @@ RUN = "run"
 """Name of the folder of the run with its model."""
 
 
-def table_options(args: list[str]) -> dict[str, list[click.Option]]:
-    """Return the options of a table, which a cube does not need."""
-    from data_prep.sets.table import read
-
-    return {"Table": from_function(read)}
-
-
-@command(*LIMITS, MORE, STYLE, JSON, sections=table_options)
+@command(*LIMITS, MORE, STYLE, JSON, sections=section("Table", "data_prep.sets.table:read"))
 def forecast_command(
     ctx: click.Context,
     data: Path,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import glob
 import inspect
+import pkgutil
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,6 +27,9 @@ HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 """Settings of the context of every command."""
 
 PATH = click.Path(path_type=Path)
+
+Sections = Callable[[list[str]], dict[str, list[click.Option]]]
+"""Function from raw arguments to titled lists of options that depend on them."""
 
 JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, for scripts.")
 
@@ -202,6 +206,20 @@ class SuggestingChoice(click.Choice[str]):
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         """Return the message for an unknown name."""
         return super().get_invalid_choice_message(value, ctx) + close_to(str(value), self.choices)
+
+
+def section(title: str, place: str, **settings: Any) -> Sections:
+    """Return what gives the options of a dataclass or function, such as `package.module:name`.
+
+    It is imported when its options are needed. Further `settings` are passed to `from_function`.
+    """
+
+    def options(args: list[str]) -> dict[str, list[click.Option]]:
+        found = pkgutil.resolve_name(place)
+        made = from_dataclass if isinstance(found, type) else from_function
+        return {title: made(found, **settings)}
+
+    return options
 
 
 def peek(args: list[str], flag: str, default: str) -> str:

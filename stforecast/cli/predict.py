@@ -18,7 +18,7 @@ from stforecast.cli.options import (
     check_ending,
     check_history,
     check_run,
-    from_dataclass,
+    section,
 )
 
 if TYPE_CHECKING:
@@ -206,14 +206,7 @@ def beyond(found: Outlook) -> str:
     return f"{text}; a run with --intervals also gives probabilities"
 
 
-def adapt_options(args: list[str]) -> dict[str, list[click.Option]]:
-    """Return the options of the training of new cells."""
-    from stforecast.forecasting.adapt import AdaptOptions
-
-    return {"New cells": from_dataclass(AdaptOptions)}
-
-
-@command(EVENTS, sections=adapt_options)
+@command(EVENTS, sections=section("New cells", "stforecast.forecasting.adapt:AdaptOptions"))
 def adapt_command(
     run: Path, *, history: Path, out: Path, events: Path | None, **options: Any
 ) -> None:

@@ -12,7 +12,7 @@ separate prefix in the state of the clients or of the server.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -204,9 +204,16 @@ class Population:
         """The first layer that drops units, which has all clients' generators; None without one."""
         return self._dropouts[0] if self._dropouts else None
 
-    def drawing(self, generators: Sequence[torch.Generator]) -> AbstractContextManager[None]:
+    @contextmanager
+    def drawing(self, generators: Sequence[torch.Generator]) -> Iterator[None]:
         """Draw each training client's dropout from its own generator within the context."""
-        return _drawing(self._dropouts, generators)
+        try:
+            for layer in self._dropouts:
+                layer.generators = generators
+            yield
+        finally:
+            for layer in self._dropouts:
+                layer.generators = ()
 
     @contextmanager
     def repeating(self) -> Iterator[None]:
@@ -220,19 +227,6 @@ class Population:
     def train(self, training: bool = True) -> None:
         """Switch dropout and batch normalisation between training and evaluation."""
         self.model.train(training)
-
-
-@contextmanager
-def _drawing(
-    layers: Sequence[ClientDropout], generators: Sequence[torch.Generator]
-) -> Iterator[None]:
-    try:
-        for layer in layers:
-            layer.generators = generators
-        yield
-    finally:
-        for layer in layers:
-            layer.generators = ()
 
 
 def _repeat(tensors: Mapping[str, Tensor], n: int, device: torch.device | str) -> Params:
@@ -290,7 +284,6 @@ class Network:
     def __init__(self, prefix: str, build: Callable[[], nn.Module]) -> None:
         self.prefix, self._build = prefix, build
         self._net = self._seeded(0)
-        self._dropouts = [m for m in self._net.modules() if isinstance(m, ClientDropout)]
         self.parameters = [prefix + name for name, _ in self._net.named_parameters()]
         self.buffers = [prefix + name for name, _ in self._net.named_buffers()]
 
@@ -313,7 +306,6 @@ class Network:
         x: Tensor,
         *,
         training: bool,
-        generators: Sequence[torch.Generator] = (),
     ) -> Tensor:
         """Apply the network with given tensors.
 
@@ -322,13 +314,11 @@ class Network:
             x: `(clients, batch, width)`.
             training: whether batch normalisation uses the batch and updates running statistics,
                 and dropout drops units.
-            generators: those of the clients, from which dropout draws.
         """
         self._net.train(training)
         own = {
             name.removeprefix(self.prefix): tensors[name]
             for name in (*self.parameters, *self.buffers)
         }
-        with _drawing(self._dropouts, generators):
-            result: Tensor = functional_call(self._net, own, (x,), strict=True)
+        result: Tensor = functional_call(self._net, own, (x,), strict=True)
         return result
