@@ -113,7 +113,7 @@ def grid_jobs(grid: Grid[R], out: Path, progress: bool) -> list[Job[R]]:
     folds, then the further seeds, so a benchmark that is stopped has a balanced table.
     """
     jobs: list[tuple[int, Job[R]]] = []
-    for data, scenario in grid.kind.places(grid, out, progress):
+    for data, scenario in grid.kind.places(grid, out, progress=progress):
         for fold, entry in product(grid.kind.folds(grid, scenario, data), grid.entries):
             names = (grid.kind.data_name(data), scenario.name or "-", entry.label)
             folder = out.joinpath("runs", *map(slug, names))

@@ -123,7 +123,7 @@ class Kind(ABC, Generic[R]):
         return [entry.label for entry in entries]
 
     @abstractmethod
-    def places(self, grid: Grid[R], out: Path, progress: bool) -> Iterator[tuple[Any, Scenario]]:
+    def places(self, grid: Grid[R], out: Path, *, progress: bool) -> Iterator[tuple[Any, Scenario]]:
         """Yield each data set and scenario of a grid in order, creating data if necessary."""
 
     def backtest(self, found: Mapping[str, Any]) -> Any:

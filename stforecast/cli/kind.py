@@ -43,7 +43,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from pydantic import ConfigDict, StrictInt
@@ -184,7 +184,7 @@ class ForecastKind(Kind[ForecastRun]):
         return services(names) or (Scenario(None, {}),)
 
     def places(
-        self, grid: Grid[ForecastRun], out: Path, progress: bool
+        self, grid: Grid[ForecastRun], out: Path, *, progress: bool
     ) -> Iterator[tuple[Path, Scenario]]:
         """Yield each cube and service, after simulating cities."""
         for item in grid.data:
@@ -192,7 +192,11 @@ class ForecastKind(Kind[ForecastRun]):
             if isinstance(item, CubeOfServices):
                 scenarios = tuple(s for s in scenarios if s.name in item.services)
                 item = item.path
-            data = simulated(item, out, progress) if isinstance(item, SimulatedCity) else Path(item)
+            data = (
+                simulated(item, out, progress=progress)
+                if isinstance(item, SimulatedCity)
+                else Path(item)
+            )
             for scenario in scenarios:
                 yield data, scenario
 
@@ -200,8 +204,9 @@ class ForecastKind(Kind[ForecastRun]):
         """Return the options of the folds, if it is a backtest."""
         if "backtest" not in found:
             return None
-        options = distribute("backtest", {"folds": FoldOptions}, found["backtest"])["folds"]
-        return cast(FoldOptions, options)
+        made: FoldOptions
+        made = distribute("backtest", {"folds": FoldOptions}, found["backtest"])["folds"]
+        return made
 
     def folds(
         self, grid: Grid[ForecastRun], scenario: Scenario, data: Path
@@ -241,8 +246,7 @@ class ForecastKind(Kind[ForecastRun]):
         self, grid: Grid[ForecastRun], entry: Entry, scenario: Scenario, data: Path
     ) -> dict[str, Any]:
         """Return the shared settings that the method reads, its own, and the service."""
-        own = {**entry.settings, **scenario.settings}
-        return self.settings_of(entry.method, grid.settings, own)
+        return self.settings_of(entry.method, grid.settings, entry.settings | scenario.settings)
 
     def check_data(self, job: Job[ForecastRun]) -> None:
         """Refuse a missing cube or service."""
@@ -377,17 +381,18 @@ def _fingerprint(
     return content_of(series, clients)
 
 
-def simulated(city: SimulatedCity, out: Path, progress: bool) -> Path:
+def simulated(city: SimulatedCity, out: Path, *, progress: bool) -> Path:
     """Return the cube of a simulated city, which is simulated only once."""
     name = slug(city.name)
     cube, about = out / "data" / f"{name}.nc", out / "data" / f"{name}.json"
-    text = json.dumps(dataclasses.asdict(city))
+    options = dataclasses.asdict(city)
+    text = json.dumps(options)
     if cube.exists():
         if not about.exists() or about.read_text() != text:
             raise InputError(f"{cube} is another city; delete it or choose another --out or name")
         return cube
     cube.parent.mkdir(parents=True, exist_ok=True)
-    options = {k: v for k, v in dataclasses.asdict(city).items() if k != "name"}
+    del options["name"]
     with tempfile.TemporaryDirectory(dir=cube.parent, prefix=f"{name}-raw-") as raw:
         simulate(Path(raw), progress=progress, **options)
         with naming_full_disk(about):
