@@ -13,7 +13,6 @@ import click
 
 from stforecast.cli.commands import CONFIG, SectionedGroup, command, say_json
 from stforecast.cli.options import (
-    ALARM,
     JSON,
     PATH,
     check_given,
@@ -282,7 +281,7 @@ def check_command(
 
     found = check_model(model, data, days, most_mase)
     say_json(found, indent=None)
-    ctx.exit(0 if found["accepted"] else ALARM)
+    ctx.exit(0 if found["accepted"] else 20)
 
 
 @command(DATA, name="update-alone")

@@ -75,9 +75,6 @@ if TYPE_CHECKING:  # They import torch or matplotlib, and comparisons need no to
     from stforecast.forecasting.config import Config
     from stforecast.report.write import ReportPage
 
-METRIC = "mase"
-"""Error that `stforecast compare` and `report` compare by default."""
-
 
 @dataclass(frozen=True)
 class SimulatedCity:
@@ -126,7 +123,7 @@ class ForecastKind(Kind[ForecastRun]):
     """Forecasts of cubes; scenarios are the services, optional if a cube has only one."""
 
     name = "forecasts"
-    metric = METRIC
+    metric = "mase"
     options = frozenset({"service"})
     results = "errors"
     run_type = ForecastRun
@@ -302,7 +299,7 @@ class ForecastKind(Kind[ForecastRun]):
         self, folders: Sequence[Path], metric: str | None, reference: str | None
     ) -> Compared:
         """Compare errors."""
-        return compare_forecasts(ForecastRun.find(folders), metric or METRIC, reference)
+        return compare_forecasts(ForecastRun.find(folders), metric or self.metric, reference)
 
     def add_to_page(
         self,
@@ -312,7 +309,7 @@ class ForecastKind(Kind[ForecastRun]):
         reference: str | None,
     ) -> None:
         """Add a section for each data set."""
-        page.add_forecasts(runs, metric or METRIC, reference)
+        page.add_forecasts(runs, metric or self.metric, reference)
 
     def describe(self, run: ForecastRun) -> dict[str, Any]:
         """Return the data, the windows and the errors on the test part, of all cells and steps."""

@@ -33,9 +33,6 @@ Sections = Callable[[list[str]], dict[str, list[click.Option]]]
 
 JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, for scripts.")
 
-ALARM = 20
-"""Exit code of a command that has done its work and found something wrong."""
-
 RUN_FOLDER = click.Option(["--out"], type=PATH, help="Folder for the run.  [required]")
 
 EVENTS = click.Option(

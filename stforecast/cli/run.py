@@ -296,16 +296,13 @@ def compare_command(
     say_next("report", *runs, "--out", "report.html")
 
 
-METRIC = "mase"
-
-
 @command()
 def report(
     runs: tuple[Path, ...],
     *,
     out: Path,
     title: str | None = None,
-    metric: str = METRIC,
+    metric: str = "mase",
     reference: str | None = None,
 ) -> None:
     """Write an HTML page about finished runs that opens without a network.
@@ -340,7 +337,7 @@ def report(
         wanted = None
     words = ["stforecast", "report", *map(str, runs), "--out", str(out)]
     words += ["--title", title] if title else []
-    words += ["--metric", metric] if metric != METRIC else []
+    words += ["--metric", metric] if metric != "mase" else []
     words += ["--reference", reference] if reference else []
     subject = "runs" if len(kinds) > 1 else next(iter(kinds))
     page.write(out, title or f"{subject.capitalize()} compared", shlex.join(words))

@@ -12,7 +12,7 @@ separate prefix in the state of the clients or of the server.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -204,16 +204,9 @@ class Population:
         """The first layer that drops units, which has all clients' generators; None without one."""
         return self._dropouts[0] if self._dropouts else None
 
-    @contextmanager
-    def drawing(self, generators: Sequence[torch.Generator]) -> Iterator[None]:
+    def drawing(self, generators: Sequence[torch.Generator]) -> AbstractContextManager[None]:
         """Draw each training client's dropout from its own generator within the context."""
-        try:
-            for layer in self._dropouts:
-                layer.generators = generators
-            yield
-        finally:
-            for layer in self._dropouts:
-                layer.generators = ()
+        return _drawing(self._dropouts, generators)
 
     @contextmanager
     def repeating(self) -> Iterator[None]:
@@ -227,6 +220,19 @@ class Population:
     def train(self, training: bool = True) -> None:
         """Switch dropout and batch normalisation between training and evaluation."""
         self.model.train(training)
+
+
+@contextmanager
+def _drawing(
+    layers: Sequence[ClientDropout], generators: Sequence[torch.Generator]
+) -> Iterator[None]:
+    try:
+        for layer in layers:
+            layer.generators = generators
+        yield
+    finally:
+        for layer in layers:
+            layer.generators = ()
 
 
 def _repeat(tensors: Mapping[str, Tensor], n: int, device: torch.device | str) -> Params:
@@ -284,6 +290,7 @@ class Network:
     def __init__(self, prefix: str, build: Callable[[], nn.Module]) -> None:
         self.prefix, self._build = prefix, build
         self._net = self._seeded(0)
+        self._dropouts = [m for m in self._net.modules() if isinstance(m, ClientDropout)]
         self.parameters = [prefix + name for name, _ in self._net.named_parameters()]
         self.buffers = [prefix + name for name, _ in self._net.named_buffers()]
 
@@ -306,6 +313,7 @@ class Network:
         x: Tensor,
         *,
         training: bool,
+        generators: Sequence[torch.Generator] = (),
     ) -> Tensor:
         """Apply the network with given tensors.
 
@@ -314,11 +322,13 @@ class Network:
             x: `(clients, batch, width)`.
             training: whether batch normalisation uses the batch and updates running statistics,
                 and dropout drops units.
+            generators: those of the clients, from which dropout draws.
         """
         self._net.train(training)
         own = {
             name.removeprefix(self.prefix): tensors[name]
             for name in (*self.parameters, *self.buffers)
         }
-        result: Tensor = functional_call(self._net, own, (x,), strict=True)
+        with _drawing(self._dropouts, generators):
+            result: Tensor = functional_call(self._net, own, (x,), strict=True)
         return result

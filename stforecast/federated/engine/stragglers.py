@@ -139,8 +139,7 @@ def check_names(method: Method, state: State, ids: Tensor, upload: Payload) -> N
 def _keep(method: Method, state: State, ids: Tensor, upload: Payload) -> None:
     """Store uploads, or how they differ from what their clients received, and when they arrive."""
     n, received = len(state.clients), state.received
-    if DUE not in received:
-        received[DUE] = torch.full((n,), -1)
+    received.setdefault(DUE, torch.full((n,), -1))
     received[DUE][ids] = state.round + method.training.slow_rounds - 1
     began = method.broadcast(state.server, state.participants(ids))
     for name, t in upload.items():
