@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from stforecast.forecasting.results import ForecastRun
 
 
-RUN = "run"
-"""Name of the folder of the run with its model."""
-
-
 @command(*LIMITS, MORE, STYLE, JSON, sections=section("Table", "data_prep.sets.table:read"))
 def forecast_command(
     ctx: click.Context,
@@ -86,7 +82,8 @@ def forecast_command(
         raise no_file(data, "table or cube", "give a .csv, .xlsx, .parquet or .nc file")
     from stforecast.federated.runs.run_folder import check_new, write_table
 
-    check_new(out / RUN, "stforecast run")
+    folder = out / "run"
+    check_new(folder, "stforecast run")
     limit = None if threshold is None else read_threshold(threshold)
     cube = _prepare(ctx, data, out, table)
     chosen = chosen_settings(more, events=events, lower_limit=lower_limit, upper_limit=upper_limit)
@@ -94,7 +91,7 @@ def forecast_command(
     assumed = {topic: for_command(words) for topic, words in plan.assumed.items()}
     if not as_json:
         click.echo(f"{data}: assumed\n{facts(assumed)}\n")
-    made = _train(cube, out / RUN, method, plan.settings, folds, progress=ctx.obj["progress"])
+    made = _train(cube, folder, method, plan.settings, folds, progress=ctx.obj["progress"])
     outlook, report = _look_ahead(made.run, cube, chosen.get("events"), threshold, limit, out, data)
     files = [(out / name).with_suffix(".xlsx" if xlsx else ".csv") for name in ("forecast", "plan")]
     for file, written in zip(files, (outlook.long(), outlook.plan.reset_index()), strict=True):
@@ -102,7 +99,7 @@ def forecast_command(
     if not as_json:
         _say(made, outlook, files, report, data, chosen, has_limit=limit is not None)
         return
-    paths = {"forecast": files[0], "plan": files[1], "run": out / RUN}
+    paths = {"forecast": files[0], "plan": files[1], "run": folder}
     paths |= {"report": report} if report else {}
     about = {"path": str(out), "kind": "checked forecast", "assumed": assumed, **made.about()}
     say_json(about | {name: str(path) for name, path in paths.items()})

@@ -84,9 +84,6 @@ log = logging.getLogger(__name__)
 EVERYBODY = -1
 """Number that stands for all nodes of a secure sum."""
 
-MOST_EMPTY = 3
-"""Consecutive rounds without a usable answer after which the run ends."""
-
 
 class Coordinator:
     """Trains a method on nodes.
@@ -259,9 +256,9 @@ class Coordinator:
         self.membership.settle(self.late.busy())
         if merged is None:
             self._n_empty += 1
-            if self._n_empty == MOST_EMPTY:
+            if self._n_empty == 3:
                 raise InputError(
-                    f"no node gave a usable answer {MOST_EMPTY} times in a row"
+                    "no node gave a usable answer 3 times in a row"
                     + (f": {self._lost_because}" if self._lost_because else "")
                 )
             time.sleep(self.patience.poll)
