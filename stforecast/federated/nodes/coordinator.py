@@ -170,7 +170,8 @@ class Coordinator:
             log.info("the run goes on after round %d", self.done, extra=known)
         self.membership.gather()
         if not self.resumed:
-            sizes = self.membership.known_sizes()
+            sizes = self.membership.sizes  # Of those that never connected, the smallest known.
+            sizes = torch.where(sizes > 0, sizes, sizes[sizes > 0].min())
             first = initial_state(self.method, sizes, server.state.seed).server
             server.state.server = first if self.begin is None else dict(self.begin)
         names = self.refits.names if self.refits else ()
