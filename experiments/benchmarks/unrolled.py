@@ -108,7 +108,8 @@ class Sent:
         """Return the upload for readings `(steps,)`, by name."""
         v, ids = self.victims, torch.tensor([self.cell])
         own = dataclasses.replace(v.samples.take(ids), tensors=self._samples(readings))
-        cohort = Unrolled(v.state.clients, ids, own, v.method.training, v.config.run.seed, 0, True)
+        training, seed = v.method.training, v.config.run.seed
+        cohort = Unrolled(v.state.clients, ids, own, training, seed, 0, copied=True)
         cohort.begin()
         v.method.population.train(True)
         sizes = v.samples.sizes
