@@ -117,7 +117,7 @@ class Sent:
         """Return the uploads for values `(…, clients)`, by number of the round and name."""
         of, ids = self.senders, self.ids
         method, seed, own = of.method, of.seed, of.with_values(ids, values)
-        cohort = Unrolled(of.state.clients, ids, own, method.training, seed, 0, True)
+        cohort = Unrolled(of.state.clients, ids, own, method.training, seed, 0, copied=True)
         # Else its encoder would follow the memory. In a few rounds it hardly moves.
         cohort.trained = ("memory",) if isinstance(method, fedpm.FedPM) else ("",)
         method.population.train(True)

@@ -88,8 +88,8 @@ def bench(
 
 def execute(grid: Grid[Any], out: Path, engine: str, *, as_json: bool, progress: bool) -> None:
     """Run a grid, write its report, and print its table, or its description as JSON."""
+    from stforecast.bench.described import describe_runs
     from stforecast.bench.jobs import run_grid
-    from stforecast.cli.info import describe_runs
     from stforecast.federated.runs.run_folder import ABOUT
 
     outcome = run_grid(grid, out, progress=progress, engine=engine)
@@ -195,46 +195,37 @@ def backtest(
         reference: method that the others are compared with, or 'seasonal naive'; by default the
             method with the lowest error.
     """
+    from stforecast.cli.kind import services
     from stforecast.federated.runs.run_folder import check_folder
 
     check_folder(out)
     settings = chosen_settings(more, rounds=rounds, horizon=horizon)
-    methods = list(dict.fromkeys(method))
-    grid = backtest_grid(data, service, methods, seed, settings, folds, reference)
+    grid = backtest_grid(data, list(dict.fromkeys(method)), folds, reference)
+    grid = grid.replace(data, services(service), seed, settings)
     execute(grid, out, engine, as_json=as_json, progress=ctx.obj["progress"])
 
 
 def backtest_grid(
-    data: Sequence[str],
-    services: Sequence[str],
-    methods: Sequence[str],
-    seeds: Sequence[int],
-    settings: dict[str, Any],
-    folds: dict[str, Any],
-    reference: str | None,
+    data: Sequence[str], methods: list[str], folds: dict[str, Any], reference: str | None
 ) -> Grid[Any]:
     """Build the benchmark of a backtest, whose folds are the fields of `FoldOptions`."""
     from stforecast.bench.grid import make_grid
     from stforecast.bench.grid_file import command_words
     from stforecast.cli.kind import FORECAST_KIND
-    from stforecast.cli.kind import services as scenarios
 
-    names = ", ".join(Path(path).stem for path in data)
+    compared = {"reference": reference} if reference else {}
     table: dict[str, Any] = {
-        "title": f"Backtest of {names}",
+        "title": f"Backtest of {', '.join(Path(path).stem for path in data)}",
         "data": list(data),
-        "methods": list(methods),
+        "methods": methods,
         "figures": ["horizon", "hours"],
         "backtest": folds,
-        **({"reference": reference} if reference else {}),
+        **compared,
     }
-    grid = make_grid(FORECAST_KIND, table)
-    flags: dict[str, Sequence[Any]] = {"--method": methods}
-    flags |= {f"--{name}": [value] for name, value in folds.items() if value}
-    flags |= {"--reference": [reference]} if reference else {}
+    given = {name: value for name, value in (folds | compared).items() if value}
+    flags = {"--method": methods, **{f"--{name}": [value] for name, value in given.items()}}
     command = ("stforecast", "backtest", *command_words(flags, {}))
-    grid = dataclasses.replace(grid, command=command)
-    return grid.replace(data, scenarios(services), seeds, settings)
+    return dataclasses.replace(make_grid(FORECAST_KIND, table), command=command)
 
 
 def find_config(path: Path) -> Path:

@@ -44,7 +44,7 @@ class Sectioned(click.Command):
     def __init__(
         self,
         *args: Any,
-        sections: Callable[[list[str]], dict[str, list[click.Option]]] = lambda args: {},
+        sections: options.Sections = lambda args: {},
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
@@ -65,9 +65,11 @@ class Sectioned(click.Command):
             known = {flag for option in self.params for flag in option.opts}
             decisive = ("--method", "--model", "--partition")  # Others depend on them.
             others = " or ".join(flag for flag in decisive if flag in known)
-            if e.possibilities or not others:
-                raise
             message = f"No such option {e.option_name!r} here; it may need another {others}."
+            if e.option_name == "--horizon" and "--steps" in known:
+                message = "No such option '--horizon'; the steps to forecast are '--steps'."
+            elif e.possibilities or not others:
+                raise
             raise click.NoSuchOption(e.option_name, message, ctx=ctx) from e
 
     def _words(self, path: Path, args: list[str]) -> Iterator[str]:
@@ -279,9 +281,6 @@ def make_plot_group(
     )
 
 
-RUNS = "RUNS are run folders, or folders that contain some."
-
-
 def _plot_command(
     name: str,
     draw: Callable[..., Any],
@@ -305,15 +304,17 @@ def _plot_command(
         if all(is_finished(run.folder) for run in found):
             say_next("report", *runs, "--out", "report.html")
 
-    runs = click.Argument(["runs"], nargs=-1, required=True, type=options.PATH)
+    folders = click.Argument(["runs"], nargs=-1, required=True, type=options.PATH)
     out = click.Option(
         ["--out"], type=options.PATH, required=True, help="Figure to write: .png, .pdf or .svg."
     )
+    names = {"start": "from", "end": "to"}  # Which are no names of parameters, or bad ones.
+    drawn = options.from_function(draw, ("ax",), names)
     return click.Command(
         name,
-        params=[runs, out, *further, *options.from_function(draw, ("ax",), options.KEYWORDS)],
+        params=[folders, out, *further, *drawn],
         callback=command,
-        help=f"{help_text(draw.__doc__)}\n\n{RUNS}",
+        help=f"{help_text(draw.__doc__)}\n\nRUNS are run folders, or folders that contain some.",
         short_help=title(draw.__doc__),
         context_settings=options.HELP,
     )
@@ -322,7 +323,7 @@ def _plot_command(
 def make_list_command(lists: Mapping[str, Callable[[], Listing]]) -> click.Command:
     """Return the command `list` of the functions that return the lists, by name."""
 
-    def show(what: str, as_json: bool) -> None:
+    def show(what: str, *, as_json: bool) -> None:
         """List the available names of a kind."""
         found = lists[what]()
         click.echo(to_json(found.records()) if as_json else found)

@@ -21,14 +21,9 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
-def simulate_options(args: list[str]) -> dict[str, list[click.Option]]:
-    """Return the options of a simulated city."""
-    from data_prep.city.simulate import simulate
-
-    return {"City": options.from_function(simulate, leave_out=("progress",))}
-
-
-@command(sections=simulate_options)
+@command(
+    sections=options.section("City", "data_prep.city.simulate:simulate", leave_out=("progress",))
+)
 def simulate_command(ctx: click.Context, *, out: Path, **given: Any) -> None:
     """Write records of a simulated city in the published raw layout.
 
@@ -86,6 +81,7 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
         obj: dict[str, bool],
         raw: Path,
         out: Path | None,
+        *,
         overwrite: bool,
         as_json: bool,
         engine: str = LOCAL,
@@ -94,17 +90,19 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
     ) -> None:
         doing(f"reading {raw}")
         if dry_run and read:
-            _preview(read(raw, **given), raw, as_json)
+            _preview(read(raw, **given), raw, as_json=as_json)
             return
         if out is None:
             raise click.UsageError("Missing option '--out'.")
         options.check_ending(out, ".nc")
-        options.check_free(out, overwrite)
+        if out.is_file() and not overwrite:
+            raise InputError(f"{out} already exists; choose another --out, or pass --overwrite")
         if engine == RAY:
             from stforecast.bench.ray import ray_map
 
             given["spread"] = ray_map
-        _describe_cube(data_set.prepare(raw, out, progress=obj["progress"], **given), as_json)
+        made = data_set.prepare(raw, out, progress=obj["progress"], **given)
+        _describe_cube(made, as_json=as_json)
 
     params: list[click.Parameter] = [
         click.Option(["--raw"], type=options.PATH, required=True, help="Raw file or folder."),
@@ -133,10 +131,10 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
     )
 
 
-def _preview(ds: xr.Dataset, raw: Path, as_json: bool) -> None:
+def _preview(ds: xr.Dataset, raw: Path, *, as_json: bool) -> None:
     """Print a cube that is not written."""
+    from data_prep.described import cube_text, preview
     from data_prep.description import describe_cube
-    from stforecast.cli.info_data import cube_text, preview
 
     if as_json:
         say_json({"path": str(raw), "kind": "table", **describe_cube(ds)})
@@ -145,11 +143,11 @@ def _preview(ds: xr.Dataset, raw: Path, as_json: bool) -> None:
     click.echo("\nnothing was written; leave out --dry-run to write the cube")
 
 
-def _describe_cube(path: Path, as_json: bool) -> None:
+def _describe_cube(path: Path, *, as_json: bool) -> None:
     from data_prep.cube import open_cube, services_of, step_of
+    from data_prep.described import period
     from data_prep.description import span_of
     from stforecast.cli.info import describe
-    from stforecast.cli.info_data import period
 
     if as_json:
         say_json(describe(path).in_full(path))

@@ -13,7 +13,6 @@ import click
 
 from stforecast.cli.commands import CONFIG, SectionedGroup, command, say_json
 from stforecast.cli.options import (
-    ALARM,
     JSON,
     PATH,
     check_given,
@@ -21,6 +20,7 @@ from stforecast.cli.options import (
     check_run,
     from_dataclass,
     given,
+    section,
 )
 from stforecast.cli.run import run_options
 from stforecast.forecasting import DEFAULT_METHOD
@@ -30,17 +30,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NOT_HERE = {"clients", "cohort", "workers", "memory", "checkpoint_every", "poll"}
-"""Options of a run that nodes do not read, or that have another meaning here."""
-
-
-CLIENTS_ARE = click.Option(
-    ["--client-is"],
-    default="cell",
-    show_default=True,
-    help="What a client is: each cell (cell), a node with all its cells, such as an operator "
-    "(all), or the cells with the same value in a column of a node's cube (the column's name).",
-)
 
 NODES = click.Option(
     ["--node", "nodes"],
@@ -52,8 +41,10 @@ NODES = click.Option(
 
 
 def federation_options(args: list[str]) -> dict[str, list[click.Option]]:
-    """Return the options of a run, whose `--clients` is a number here, and of the server."""
-    return with_server(run_options(args), NOT_HERE)
+    """Return the options of a run, whose `--clients` is a number here, and those of the server."""
+    # Nodes do not read them, or they have another meaning here.
+    left_out = {"clients", "cohort", "workers", "memory", "checkpoint_every", "poll"}
+    return with_server(run_options(args), left_out)
 
 
 def with_server(
@@ -72,7 +63,6 @@ def with_server(
 
 @command(
     CONFIG,
-    CLIENTS_ARE,
     NODES,
     cls=SectionedGroup,
     sections=federation_options,
@@ -84,7 +74,7 @@ def federate_command(
     config: Path | None,
     method: str = DEFAULT_METHOD,
     clients: int | None = None,
-    client_is: str,
+    client_is: str = "cell",
     out: Path | None = None,
     results: Path | None = None,
     step: str = "1h",
@@ -105,6 +95,9 @@ def federate_command(
     Options:
         method: see: stforecast list methods.
         clients: number of clients of all nodes together.  [required]
+        client_is: what a client is: each cell (cell), a node with all its cells, such as an
+            operator (all), or the cells with the same value in a column of a node's cube (the
+            column's name).
         out: folder for the app.  [required]
         results: folder on the server for the results.  [required]
         step: step of all nodes' data, such as 10min: the server has no data to read it from.
@@ -229,14 +222,7 @@ def status(results: Path, *, as_json: bool) -> None:
         click.echo(status_text(standing))
 
 
-def server_options(args: list[str]) -> dict[str, list[click.Option]]:
-    """Return the options of the server."""
-    from stforecast.flower.superlink import FederationServer
-
-    return {"Server": from_dataclass(FederationServer)}
-
-
-@command(CONFIG, sections=server_options)
+@command(CONFIG, sections=section("Server", "stforecast.flower.superlink:FederationServer"))
 def serve_command(*, config: Path | None, **settings: Any) -> None:
     """Run the server of federations, at whose port nodes can join and strangers can do nothing.
 
@@ -297,7 +283,7 @@ def check_command(
 
     found = check_model(model, data, days, most_mase)
     say_json(found, indent=None)
-    ctx.exit(0 if found["accepted"] else ALARM)
+    ctx.exit(0 if found["accepted"] else 20)
 
 
 @command(DATA, name="update-alone")
@@ -332,14 +318,7 @@ for subcommand in (
     federate_command.add_command(subcommand)
 
 
-def node_options(args: list[str]) -> dict[str, list[click.Option]]:
-    """Return the options of a node."""
-    from stforecast.flower.node_settings import NodeSettings
-
-    return {"Node": from_dataclass(NodeSettings)}
-
-
-@command(CONFIG, sections=node_options)
+@command(CONFIG, sections=section("Node", "stforecast.flower.node_settings:NodeSettings"))
 def node(*, config: Path | None, **settings: Any) -> None:
     """Run a node of a federation: start Flower's SuperNode, and restart it when it ends.
 

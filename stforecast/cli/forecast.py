@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
 
 from data_prep.base.errors import InputError, for_command, no_file
 from data_prep.base.progress import doing
+from data_prep.described import facts, of_days
 from stforecast.cli.bench import MORE, chosen_settings
 from stforecast.cli.commands import command, say_json
-from stforecast.cli.info_data import facts
-from stforecast.cli.options import JSON, LIMITS, from_function, given
+from stforecast.cli.options import JSON, LIMITS, given, section
 from stforecast.cli.predict import (
     STYLE,
     beyond,
@@ -25,38 +26,14 @@ from stforecast.cli.predict import (
 from stforecast.forecasting import DEFAULT_METHOD
 
 if TYPE_CHECKING:
-    from stforecast.data.series import Series
     from stforecast.forecasting.backtest import Backtest
     from stforecast.forecasting.outlook import Outlook
+    from stforecast.forecasting.planning import Threshold
     from stforecast.forecasting.quick import Check, Plan
     from stforecast.forecasting.results import ForecastRun
 
 
-CUBE, RUN, REPORT = "data.nc", "run", "report.html"
-"""Names in the folder: the cube of a table, the run with its model, the report."""
-
-FORECAST, PLAN = "forecast", "plan"
-"""Names of the tables, without their ending."""
-
-
-def table_options(args: list[str]) -> dict[str, list[click.Option]]:
-    """Return the options of a table, which a cube does not need."""
-    from data_prep.sets.table import read
-
-    return {"Table": from_function(read)}
-
-
-FOLDS = click.Option(
-    ["--folds"],
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Number of further models to train for a backtest, such as 3. Each is tested on the span "
-    "after its training, and the check then has intervals.",
-)
-
-
-@command(FOLDS, *LIMITS, MORE, STYLE, JSON, sections=table_options)
+@command(*LIMITS, MORE, STYLE, JSON, sections=section("Table", "data_prep.sets.table:read"))
 def forecast_command(
     ctx: click.Context,
     data: Path,
@@ -65,7 +42,7 @@ def forecast_command(
     out: Path,
     service: str | None = None,
     method: str = DEFAULT_METHOD,
-    folds: int,
+    folds: int = 0,
     events: str | None = None,
     lower_limit: float | None,
     upper_limit: float | None,
@@ -91,6 +68,8 @@ def forecast_command(
         out: folder to write.
         service: variable to forecast; by default the first that is not all zeros.
         method: see: stforecast list methods.
+        folds: number of further models to train for a backtest, such as 3. Each is tested on the
+            span after its training, and the check then has intervals.
         events: table (.csv) of events known in advance, also for the times to forecast.
         threshold: capacity or limit in the data's units: a number, or a CSV with columns cell and
             threshold. Adds headroom and probabilities of exceeding it, of a speed of falling
@@ -101,99 +80,119 @@ def forecast_command(
 
     if not data.exists() and not is_pattern(data):
         raise no_file(data, "table or cube", "give a .csv, .xlsx, .parquet or .nc file")
-    from data_prep.cube import open_cube
-    from stforecast.bench.progress import rounds_bar
-    from stforecast.comparison.results import interval_line
     from stforecast.federated.runs.run_folder import check_new, write_table
-    from stforecast.federated.uploads.uplink import counting_uploads
-    from stforecast.forecasting import runs
-    from stforecast.forecasting.config import resolve
-    from stforecast.forecasting.forecaster import Forecaster
-    from stforecast.forecasting.outlook import make_outlook
-    from stforecast.forecasting.planning import error_paths
-    from stforecast.forecasting.quick import check_forecasts, make_plan
 
-    check_new(out / RUN, "stforecast run")
+    folder = out / "run"
+    check_new(folder, "stforecast run")
     limit = None if threshold is None else read_threshold(threshold)
-    doing(f"reading {data}")
     cube = _prepare(ctx, data, out, table)
     chosen = chosen_settings(more, events=events, lower_limit=lower_limit, upper_limit=upper_limit)
+    plan = _plan(cube, horizon, service, method, chosen)
+    assumed = {topic: for_command(words) for topic, words in plan.assumed.items()}
+    if not as_json:
+        click.echo(f"{data}: assumed\n{facts(assumed)}\n")
+    made = _train(cube, folder, method, plan.settings, folds, progress=ctx.obj["progress"])
+    outlook, report = _look_ahead(made.run, cube, chosen.get("events"), threshold, limit, out, data)
+    files = [(out / name).with_suffix(".xlsx" if xlsx else ".csv") for name in ("forecast", "plan")]
+    for file, written in zip(files, (outlook.long(), outlook.plan.reset_index()), strict=True):
+        write_table(written, file, csv_style)
+    if not as_json:
+        _say(made, outlook, files, report, data, chosen, has_limit=limit is not None)
+        return
+    paths = {"forecast": files[0], "plan": files[1], "run": folder}
+    paths |= {"report": report} if report else {}
+    about = {"path": str(out), "kind": "checked forecast", "assumed": assumed, **made.about()}
+    say_json(about | {name: str(path) for name, path in paths.items()})
+
+
+def _plan(
+    cube: Path, horizon: int, service: str | None, method: str, chosen: Mapping[str, Any]
+) -> Plan:
+    from data_prep.cube import open_cube
+    from stforecast.forecasting.quick import make_plan
+
     try:
         with open_cube(cube) as ds:
-            plan = make_plan(ds, horizon, service, method, chosen)
+            return make_plan(ds, horizon, service, method, chosen)
     except InputError as e:
         if not e.names("period"):
             raise
         raise InputError(e, ", which this command takes as --set period=52") from e
-    config = resolve(method, **plan.settings)
-    if not as_json:
-        click.echo(f"{data}: assumed\n{facts(_assumed(plan))}\n")
-    # Before the run, whose ε counts what they send.
-    with counting_uploads() as sent:
-        tested = Forecaster(method, **plan.settings).backtest(cube, folds) if folds else None
-    notes, progress = runs.notes_of(sent), ctx.obj["progress"] and config.federated
-    with rounds_bar(config.training.rounds, progress=progress) as after_round:
-        run = runs.run(
-            method, cube, out / RUN, dict(plan.settings), notes=notes, after_round=after_round
-        )
-    doing("planning what follows")
-    tests = run.forecasts()
-    check = check_forecasts(tests)
-    forecaster = Forecaster.load(out / RUN)
-    series = forecaster.read(cube, chosen.get("events"))
-    say_unused(threshold, limit, series.cells)
-    outlook = make_outlook(forecaster, series, threshold=limit, paths=error_paths(tests))
-    files = [(out / name).with_suffix(".xlsx" if xlsx else ".csv") for name in (FORECAST, PLAN)]
-    for file, written in zip(files, (outlook.long(), outlook.plan.reset_index()), strict=True):
-        write_table(written, file, csv_style)
-    has_report = _write_report(run, series, outlook, out, data) is not None
-    if as_json:
-        say_json(_described(out, plan, check, tested, has_report, files))
-        return
-    click.echo(f"{check}" if tested is None else f"{check}\n\n{tested}\n")
-    click.echo(interval_line(run))
+
+
+class Trained(NamedTuple):
+    """The run, its check, and the backtest, if there was one."""
+
+    run: ForecastRun
+    check: Check
+    backtest: Backtest | None
+
+    def about(self) -> dict[str, Any]:
+        """Describe the check and the backtest, for scripts."""
+        tested = self.backtest and {n: asdict(e) for n, e in self.backtest.estimates.items()}
+        return {
+            "check": {**self.check._asdict(), "skill": self.check.skill},
+            "backtest": tested,
+        }
+
+
+def _train(
+    cube: Path, out: Path, method: str, settings: Mapping[str, Any], folds: int, *, progress: bool
+) -> Trained:
+    from stforecast.bench.progress import rounds_bar
+    from stforecast.federated.uploads.uplink import counting_uploads
+    from stforecast.forecasting import runs
+    from stforecast.forecasting.config import resolve
+    from stforecast.forecasting.forecaster import Forecaster
+    from stforecast.forecasting.quick import check_forecasts
+
+    config = resolve(method, **settings)
+    with counting_uploads() as sent:  # Before the run, whose ε counts what they send.
+        tested = Forecaster(method, **settings).backtest(cube, folds) if folds else None
+    notes, rounds = runs.notes_of(sent), config.training.rounds
+    with rounds_bar(rounds, progress=progress and config.federated) as after_round:
+        run = runs.run(method, cube, out, dict(settings), notes=notes, after_round=after_round)
+    return Trained(run, check_forecasts(run.forecasts()), tested)
+
+
+def _say(
+    made: Trained,
+    outlook: Outlook,
+    files: list[Path],
+    report: Path | None,
+    data: Path,
+    chosen: Mapping[str, Any],
+    *,
+    has_limit: bool,
+) -> None:
+    """Print the check, what was written, and the next command to type."""
+    from stforecast.comparison.results import interval_line
+
+    run, tested = made.run.folder, made.backtest
+    click.echo(f"{made.check}" if tested is None else f"{made.check}\n\n{tested}\n")
+    click.echo(interval_line(made.run))
     click.echo(forecast_sentence(files[0], outlook.forecast, outlook.interval))
-    if limit is not None:
+    if has_limit:
         click.echo(beyond(outlook))
     click.echo(f"{files[1]}: busy hour and {outlook.side.extreme} forecast of each cell")
-    if has_report:
-        click.echo(f"{out / REPORT}: open it in a browser")
-    again = ["stforecast", "predict", str(out / RUN), "--history", f"NEWER{data.suffix}"]
+    if report:
+        click.echo(f"{report}: open it in a browser")
+    again = ["stforecast", "predict", str(run), "--history", f"NEWER{data.suffix}"]
     again += ["--out", "forecast.csv"] + (["--events", "NEWER.csv"] if "events" in chosen else [])
-    click.echo(f"model and test results in {out / RUN}")
+    click.echo(f"model and test results in {run}")
     click.echo(f"\nnext: {shlex.join(again)}")
-
-
-def _assumed(plan: Plan) -> dict[str, str]:
-    return {topic: for_command(words) for topic, words in plan.assumed.items()}
-
-
-def _described(
-    out: Path,
-    plan: Plan,
-    check: Check,
-    tested: Backtest | None,
-    has_report: bool,
-    files: list[Path],
-) -> dict[str, Any]:
-    """Describe the folder as `stforecast info --json` does other things."""
-    names = {"run": RUN} | ({"report": REPORT} if has_report else {})
-    return {
-        "path": str(out),
-        "kind": "checked forecast",
-        "assumed": _assumed(plan),
-        "check": {**check._asdict(), "skill": check.skill},
-        "backtest": tested and {n: asdict(found) for n, found in tested.estimates.items()},
-        **{name: str(file) for name, file in zip((FORECAST, PLAN), files, strict=True)},
-        **{name: str(out / file) for name, file in names.items()},
-    }
 
 
 def _prepare(ctx: click.Context, data: Path, out: Path, table: dict[str, Any]) -> Path:
     """Return the path of the cube, which is written if the data are a table."""
+    doing(f"reading {data}")
     from data_prep.cube import write_cube
     from data_prep.sets.table import read
 
+    if data.is_dir() and (days := of_days(data)):
+        raise InputError(
+            f"{data}: {days.kind}, expected a table or a cube; write one: {days.next_command}"
+        )
     if data.suffix == ".nc":
         if found := [*given(ctx, table)]:
             flag = f"--{found[0].replace('_', '-')}"
@@ -201,18 +200,35 @@ def _prepare(ctx: click.Context, data: Path, out: Path, table: dict[str, Any]) -
         return data
     ds = read(data, **table)
     out.mkdir(parents=True, exist_ok=True)
-    return write_cube(ds, out / CUBE)
+    return write_cube(ds, out / "data.nc")
 
 
-def _write_report(
-    run: ForecastRun, series: Series, outlook: Outlook, out: Path, data: Path
-) -> Path | None:
+def _look_ahead(
+    run: ForecastRun,
+    cube: Path,
+    events: str | None,
+    threshold: str | None,
+    limit: Threshold | None,
+    out: Path,
+    data: Path,
+) -> tuple[Outlook, Path | None]:
+    """Forecast what follows, and write the report, whose path is None if that fails."""
+    doing("planning what follows")
+    from stforecast.forecasting.forecaster import Forecaster
+    from stforecast.forecasting.outlook import make_outlook
+    from stforecast.forecasting.planning import error_paths
     from stforecast.report.write import ReportPage, try_report
+
+    forecaster = Forecaster.load(run.folder)
+    series = forecaster.read(cube, events)
+    say_unused(threshold, limit, series.cells)
+    paths = error_paths(run.forecasts())
+    outlook = make_outlook(forecaster, series, threshold=limit, paths=paths)
 
     def write() -> Path:
         page = ReportPage()
         page.add_outlook(run, series, outlook)
         page.add_forecasts([run])
-        return page.write(out / REPORT, f"Forecast of {data.name}")
+        return page.write(out / "report.html", f"Forecast of {data.name}")
 
-    return try_report(write, out / REPORT)
+    return outlook, try_report(write, out / "report.html")

@@ -43,7 +43,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from pydantic import ConfigDict, StrictInt
@@ -52,10 +52,10 @@ from data_prep import DATA_SETS
 from data_prep.base.errors import InputError, choose, counted, slug
 from data_prep.base.files import naming_full_disk
 from data_prep.city.simulate import simulate
+from data_prep.described import step_text, zone_text
 from stforecast.bench.grid_file import COMMON_KEYS, Entry
 from stforecast.bench.kind import Fold, Kind, Scenario
 from stforecast.bench.tables import Compared, Part
-from stforecast.cli.info_data import step_text, zone_text
 from stforecast.comparison.compared import compare_forecasts
 from stforecast.comparison.errors import SEASONAL, hourly_errors
 from stforecast.comparison.results import results_parts
@@ -74,12 +74,6 @@ if TYPE_CHECKING:  # They import torch or matplotlib, and comparisons need no to
     from stforecast.federated.runs.unfinished_run import AfterRound
     from stforecast.forecasting.config import Config
     from stforecast.report.write import ReportPage
-
-METRIC = "mase"
-"""Error that `stforecast compare` and `report` compare by default."""
-
-ERRORS = ("mse", "mae", "raw_mae", "raw_rmse", "mase")
-"""Errors in the description of a run."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +123,7 @@ class ForecastKind(Kind[ForecastRun]):
     """Forecasts of cubes; scenarios are the services, optional if a cube has only one."""
 
     name = "forecasts"
-    metric = METRIC
+    metric = "mase"
     options = frozenset({"service"})
     results = "errors"
     run_type = ForecastRun
@@ -195,7 +189,11 @@ class ForecastKind(Kind[ForecastRun]):
             if isinstance(item, CubeOfServices):
                 scenarios = tuple(s for s in scenarios if s.name in item.services)
                 item = item.path
-            data = simulated(item, out, progress) if isinstance(item, SimulatedCity) else Path(item)
+            data = (
+                simulated(item, out, progress=progress)
+                if isinstance(item, SimulatedCity)
+                else Path(item)
+            )
             for scenario in scenarios:
                 yield data, scenario
 
@@ -203,8 +201,9 @@ class ForecastKind(Kind[ForecastRun]):
         """Return the options of the folds, if it is a backtest."""
         if "backtest" not in found:
             return None
-        options = distribute("backtest", {"folds": FoldOptions}, found["backtest"])["folds"]
-        return cast(FoldOptions, options)
+        made: FoldOptions
+        made = distribute("backtest", {"folds": FoldOptions}, found["backtest"])["folds"]
+        return made
 
     def folds(
         self, grid: Grid[ForecastRun], scenario: Scenario, data: Path
@@ -244,8 +243,7 @@ class ForecastKind(Kind[ForecastRun]):
         self, grid: Grid[ForecastRun], entry: Entry, scenario: Scenario, data: Path
     ) -> dict[str, Any]:
         """Return the shared settings that the method reads, its own, and the service."""
-        own = {**entry.settings, **scenario.settings}
-        return self.settings_of(entry.method, grid.settings, own)
+        return self.settings_of(entry.method, grid.settings, entry.settings | scenario.settings)
 
     def check_data(self, job: Job[ForecastRun]) -> None:
         """Refuse a missing cube or service."""
@@ -301,7 +299,7 @@ class ForecastKind(Kind[ForecastRun]):
         self, folders: Sequence[Path], metric: str | None, reference: str | None
     ) -> Compared:
         """Compare errors."""
-        return compare_forecasts(ForecastRun.find(folders), metric or METRIC, reference)
+        return compare_forecasts(ForecastRun.find(folders), metric or self.metric, reference)
 
     def add_to_page(
         self,
@@ -311,12 +309,13 @@ class ForecastKind(Kind[ForecastRun]):
         reference: str | None,
     ) -> None:
         """Add a section for each data set."""
-        page.add_forecasts(runs, metric or METRIC, reference)
+        page.add_forecasts(runs, metric or self.metric, reference)
 
     def describe(self, run: ForecastRun) -> dict[str, Any]:
         """Return the data, the windows and the errors on the test part, of all cells and steps."""
         names = ("data", "service", "units", "step_minutes", "time_zone", "parts", "chosen")
-        errors = {metric: run.score(metric) for metric in ERRORS}
+        metrics = ("mse", "mae", "raw_mae", "raw_rmse", "mase")
+        errors = {metric: run.score(metric) for metric in metrics}
         return {
             **{name: run.about.get(name) for name in names},
             "cells": run.about.get("clients"),
@@ -379,17 +378,18 @@ def _fingerprint(
     return content_of(series, clients)
 
 
-def simulated(city: SimulatedCity, out: Path, progress: bool) -> Path:
+def simulated(city: SimulatedCity, out: Path, *, progress: bool) -> Path:
     """Return the cube of a simulated city, which is simulated only once."""
     name = slug(city.name)
     cube, about = out / "data" / f"{name}.nc", out / "data" / f"{name}.json"
-    text = json.dumps(dataclasses.asdict(city))
+    options = dataclasses.asdict(city)
+    text = json.dumps(options)
     if cube.exists():
         if not about.exists() or about.read_text() != text:
             raise InputError(f"{cube} is another city; delete it or choose another --out or name")
         return cube
     cube.parent.mkdir(parents=True, exist_ok=True)
-    options = {k: v for k, v in dataclasses.asdict(city).items() if k != "name"}
+    del options["name"]
     with tempfile.TemporaryDirectory(dir=cube.parent, prefix=f"{name}-raw-") as raw:
         simulate(Path(raw), progress=progress, **options)
         with naming_full_disk(about):

@@ -7,9 +7,6 @@ from typing import Any, NamedTuple
 
 from data_prep.base.registry import title
 
-TEXT_WIDTH = 66
-"""Maximum width of a text in a list, so that a line fits in 100 columns."""
-
 Names = Mapping[str, Any]
 
 
@@ -20,7 +17,7 @@ class NameTable(NamedTuple):
     rows: list[list[str]]
 
     def __str__(self) -> str:
-        widths = [None, TEXT_WIDTH, None][: len(self.headers)]
+        widths = [None, 66, None][: len(self.headers)]  # A line fits in 100 columns.
         return _tabulate(self.rows, self.headers, tablefmt="simple", maxcolwidths=widths)
 
     def records(self) -> list[dict[str, str]]:
@@ -74,7 +71,7 @@ def data_list() -> Listing:
     """List all data sets of `stforecast prepare`."""
     from data_prep import DATA_SETS
 
-    rows = [[n, title(m.__doc__), _yes_no(bool(m.SOURCES))] for n, m in DATA_SETS.items()]
+    rows = [[n, title(m.__doc__), "yes" if m.SOURCES else "no"] for n, m in DATA_SETS.items()]
     return Listing([NameTable(["data set", "what it is", "download"], rows)])
 
 
@@ -151,12 +148,8 @@ def titles(known: Names) -> list[list[str]]:
 def documented(methods: Iterable[tuple[str, Any, str]]) -> str:
     """Tabulate methods, each with its name and source, in Markdown for the documents."""
     headers = ["method", "what it does", "pools data", "source"]
-    rows = [[f"`{name}`", m.summary, _yes_no(m.pooled), source] for name, m, source in methods]
+    rows = [[f"`{n}`", m.summary, "yes" if m.pooled else "no", of] for n, m, of in methods]
     return _tabulate(rows, headers, tablefmt="github", disable_numparse=True)
-
-
-def _yes_no(fact: bool) -> str:
-    return "yes" if fact else "no"
 
 
 def _tabulate(rows: list[list[str]], headers: list[str], **style: Any) -> str:

@@ -9,7 +9,7 @@ import re
 import sys
 import tempfile
 from itertools import pairwise
-from typing import Any, TextIO
+from typing import TextIO
 
 import click
 
@@ -30,12 +30,6 @@ from stforecast.cli.service import export, monitor_command, serve_command, updat
 
 log = logging.getLogger(__name__)
 
-OUT_OF_MEMORY = re.compile(
-    r"out of memory|(allocate|enough) memory|Storage size calculation|failed to map segment|"
-    r"can't start new thread"
-)
-"""Messages of errors for lack of memory: of torch, of the system, of the loader of libraries."""
-
 
 class Notices(logging.StreamHandler):
     """Handler that writes to the current standard error, not to that at its creation.
@@ -45,7 +39,7 @@ class Notices(logging.StreamHandler):
         quiet: whether to write only errors; warnings are kept all the same.
     """
 
-    def __init__(self, once: bool = False, quiet: bool = False) -> None:
+    def __init__(self, *, once: bool = False, quiet: bool = False) -> None:
         logging.Handler.__init__(self)
         self.once, self.quiet = once, quiet
         self.said: set[str] = set()
@@ -80,7 +74,7 @@ class Notices(logging.StreamHandler):
     help="Format of notices on standard error: text, or one line of JSON per notice.",
 )
 @click.pass_context
-def cli(ctx: click.Context, quiet: bool, debug: bool, log_format: str) -> None:
+def cli(ctx: click.Context, *, quiet: bool, debug: bool, log_format: str) -> None:
     """Federated forecasting of cellular and road traffic, from raw records to figures.
 
     A first tour: simulate, prepare, run, plot, predict. Every command has its own --help.
@@ -97,9 +91,9 @@ def cli(ctx: click.Context, quiet: bool, debug: bool, log_format: str) -> None:
         logging.getLogger(package.partition(".")[0]).setLevel(level)
 
 
-def _write_notices(log_format: str, once: bool = False, quiet: bool = False) -> Notices:
+def _write_notices(log_format: str, *, once: bool = False, quiet: bool = False) -> Notices:
     """Write notices to standard error, as text or as lines of JSON."""
-    notices = Notices(once, quiet)
+    notices = Notices(once=once, quiet=quiet)
     notices.setFormatter(CommandFormatter())
     if log_format == "json":
         from stforecast.flower.telemetry import JsonLines
@@ -132,11 +126,11 @@ def main(argv: list[str] | None = None) -> None:
     args = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, io.TextIOWrapper):  # a file's name may hold any bytes
         sys.stdout.reconfigure(errors="backslashreplace")
-    _escape(sys.stdout)
-    chosen: dict[str, Any] = {}
+    write = sys.stdout.write  # Tables show names and units of others.
+    vars(sys.stdout)["write"] = lambda text: write(escaped(text))
     try:
         sys.exit(
-            cli.main(args or ["--help"], prog_name="stforecast", standalone_mode=False, obj=chosen)
+            cli.main(args or ["--help"], prog_name="stforecast", standalone_mode=False, obj={})
         )
     except (Exception, Stopped) as e:
         if "--debug" in args and not isinstance(e, Stopped):
@@ -148,12 +142,6 @@ def main(argv: list[str] | None = None) -> None:
         else:
             click.echo(escaped(f"stforecast: {' '.join(message.split())}"), err=True)
         sys.exit(code)
-
-
-def _escape(stream: TextIO) -> None:
-    """Let a stream escape control characters: tables show names and units of others."""
-    write = stream.write
-    vars(stream)["write"] = lambda text: write(escaped(text))
 
 
 def _explain(e: Exception | Stopped) -> tuple[int, str]:
@@ -168,7 +156,10 @@ def _explain(e: Exception | Stopped) -> tuple[int, str]:
         return 2, e.format_message()
     if isinstance(e, InputError):
         return 2, e.typed
-    if isinstance(e, MemoryError) or OUT_OF_MEMORY.search(str(e)):
+    # Messages of torch, of the system and of the loader of libraries.
+    of_memory = "out of memory|(allocate|enough) memory|Storage size calculation|"
+    of_memory += "failed to map segment|can't start new thread"
+    if isinstance(e, MemoryError) or re.search(of_memory, str(e)):
         return 2, _no_memory()
     if isinstance(e, OSError):
         place = f"standard output or {tempfile.gettempdir()}" if is_full(e) else "input/output"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import glob
 import inspect
+import pkgutil
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,10 +28,10 @@ HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 PATH = click.Path(path_type=Path)
 
-JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, for scripts.")
+Sections = Callable[[list[str]], dict[str, list[click.Option]]]
+"""Function from raw arguments to titled lists of options that depend on them."""
 
-ALARM = 20
-"""Exit code of a command that has done its work and found something wrong."""
+JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, for scripts.")
 
 RUN_FOLDER = click.Option(["--out"], type=PATH, help="Folder for the run.  [required]")
 
@@ -89,10 +90,6 @@ def by_section(
     sections_of(method, types)
     titles = {**TITLES, "method_options": f"Options of {method}", **titles}
     return {titles[section]: from_dataclass(kind, defaults) for section, kind in types.items()}
-
-
-KEYWORDS = {"start": "from", "end": "to"}
-"""Options of figures by parameter, whose better names are taken in Python."""
 
 
 def given(ctx: click.Context, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,17 +193,8 @@ def _click_type(hint: Any) -> click.ParamType | None:
         return _click_type(inner)
     if typing.get_origin(hint) is Annotated:
         return _click_type(hint.__origin__)
-    return TYPES[hint]
-
-
-TYPES: Mapping[Any, click.ParamType] = {
-    bool: click.BOOL,
-    int: click.INT,
-    float: click.FLOAT,
-    str: click.STRING,
-    Path: PATH,
-}
-"""Types of options by types of parameters."""
+    known = {bool: click.BOOL, int: click.INT, float: click.FLOAT, str: click.STRING, Path: PATH}
+    return known[hint]
 
 
 class SuggestingChoice(click.Choice[str]):
@@ -215,6 +203,20 @@ class SuggestingChoice(click.Choice[str]):
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         """Return the message for an unknown name."""
         return super().get_invalid_choice_message(value, ctx) + close_to(str(value), self.choices)
+
+
+def section(title: str, place: str, **settings: Any) -> Sections:
+    """Return what gives the options of a dataclass or function, such as `package.module:name`.
+
+    It is imported when its options are needed. Further `settings` are passed to `from_function`.
+    """
+
+    def options(args: list[str]) -> dict[str, list[click.Option]]:
+        found = pkgutil.resolve_name(place)
+        made = from_dataclass if isinstance(found, type) else from_function
+        return {title: made(found, **settings)}
+
+    return options
 
 
 def peek(args: list[str], flag: str, default: str) -> str:
@@ -277,12 +279,6 @@ def check_ending(path: Path, *endings: str) -> None:
     if path.suffix.lower() not in endings:
         found = f"the name ends in {path.suffix}" if path.suffix else "the name has no ending"
         raise InputError(f"{path}: {found}, expected {' or '.join(endings)}")
-
-
-def check_free(path: Path, overwrite: bool) -> None:
-    """Refuse to overwrite a file, unless asked to."""
-    if path.is_file() and not overwrite:
-        raise InputError(f"{path} already exists; choose another --out, or pass --overwrite")
 
 
 def check_given(ctx: click.Context, *names: str) -> None:

@@ -18,7 +18,7 @@ from stforecast.cli.options import (
     check_ending,
     check_history,
     check_run,
-    from_dataclass,
+    section,
 )
 
 if TYPE_CHECKING:
@@ -99,8 +99,21 @@ def predict(
     if plan_file is not None:
         write_table(plans, plan_file, csv_style)
     if as_json:
-        about = describe_forecast(out, found.forecast, found.interval)
-        say_json({**about, "plan": plans.to_dict("records")})
+        table, interval = found.forecast, found.interval
+        say_json(
+            {
+                "path": str(out),
+                "kind": "forecast",
+                "service": table.attrs["service"],
+                "units": table.attrs["units"],
+                "steps": len(table),
+                "cells": table.shape[1],
+                "first": table.index[0].isoformat(),
+                "last": table.index[-1].isoformat(),
+                "coverage": interval and interval.lower.attrs["coverage"],
+                "plan": plans.to_dict("records"),
+            }
+        )
         return
     click.echo(forecast_sentence(out, found.forecast, found.interval))
     if limit is not None:
@@ -116,21 +129,6 @@ def say_unused(file: str | None, limit: Threshold | None, cells: np.ndarray) -> 
         click.echo(f"{file}: thresholds of cells that are not forecast: {unused}", err=True)
 
 
-def describe_forecast(out: Path, table: pd.DataFrame, interval: Interval | None) -> dict[str, Any]:
-    """Describe a forecast file as `stforecast info --json` does other files."""
-    return {
-        "path": str(out),
-        "kind": "forecast",
-        "service": table.attrs["service"],
-        "units": table.attrs["units"],
-        "steps": len(table),
-        "cells": table.shape[1],
-        "first": table.index[0].isoformat(),
-        "last": table.index[-1].isoformat(),
-        "coverage": interval and interval.lower.attrs["coverage"],
-    }
-
-
 def read_threshold(text: str) -> Threshold:
     """Return the number, or the cells' numbers in a CSV."""
     try:
@@ -141,13 +139,12 @@ def read_threshold(text: str) -> Threshold:
 
     from stforecast.federated.runs.run_folder import as_named
 
-    columns = ("cell", "threshold")
     remedy = "give a number, or a CSV with columns cell and threshold, separated by commas"
     if not Path(text).is_file():
         raise InputError(f"threshold is {text!r}, neither a number nor a file; {remedy}")
     with reading(text, "as thresholds", remedy):
         table = pd.read_csv(text, dtype={"cell": str, "threshold": float})
-        if missing := [name for name in columns if name not in table]:
+        if missing := [name for name in ("cell", "threshold") if name not in table]:
             raise InputError(f"{text}: no column {missing[0]!r}, found {some(table)}; {remedy}")
         table["cell"] = table["cell"].map(as_named)
     twice = table["cell"][table["cell"].duplicated()]
@@ -206,14 +203,7 @@ def beyond(found: Outlook) -> str:
     return f"{text}; a run with --intervals also gives probabilities"
 
 
-def adapt_options(args: list[str]) -> dict[str, list[click.Option]]:
-    """Return the options of the training of new cells."""
-    from stforecast.forecasting.adapt import AdaptOptions
-
-    return {"New cells": from_dataclass(AdaptOptions)}
-
-
-@command(EVENTS, sections=adapt_options)
+@command(EVENTS, sections=section("New cells", "stforecast.forecasting.adapt:AdaptOptions"))
 def adapt_command(
     run: Path, *, history: Path, out: Path, events: Path | None, **options: Any
 ) -> None:

@@ -51,22 +51,7 @@ def run_options(args: list[str]) -> dict[str, list[click.Option]]:
 DATA = click.Option(["--data"], type=options.PATH, help="Cube written by prepare.  [required]")
 
 
-SWEEP = click.Option(
-    ["--sweep"],
-    multiple=True,
-    metavar="NAME=VALUE,VALUE",
-    help="Values of a setting to choose from on the validation part, by successive halving; "
-    "repeat for further settings. Writes sweep.csv beside the results.",
-)
-
-TRACK = click.Option(
-    ["--track"],
-    metavar="EXPERIMENT",
-    help="Write settings, rounds and errors to this experiment of MLflow, at MLFLOW_TRACKING_URI.",
-)
-
-
-@command(DATA, options.RUN_FOLDER, SWEEP, TRACK, options.JSON, sections=run_options)
+@command(DATA, options.RUN_FOLDER, options.JSON, sections=run_options)
 def run_command(
     ctx: click.Context,
     *,
@@ -75,8 +60,8 @@ def run_command(
     out: Path,
     label: str | None = None,
     resume: Path | None = None,
-    sweep: tuple[str, ...],
-    track: str | None,
+    sweep: tuple[str, ...] = (),
+    track: str | None = None,
     as_json: bool,
     **settings: Any,
 ) -> None:
@@ -90,8 +75,12 @@ def run_command(
         method: see: stforecast list methods.
         label: name in tables and figures; by default the method's.
         resume: resume this unfinished run instead of starting a new one.
+        sweep: NAME=VALUE,VALUE: values of a setting to choose from on the validation part, by
+            successive halving; repeat for further settings. Writes sweep.csv beside the results.
+        track: write settings, rounds and errors to this experiment of MLflow, at
+            MLFLOW_TRACKING_URI.
     """
-    from stforecast.cli.info import describe_run
+    from stforecast.bench.described import describe_run
     from stforecast.comparison.results import summary
     from stforecast.federated.uploads.uplink import counting_uploads
     from stforecast.forecasting import runs
@@ -220,14 +209,14 @@ def _find(
     return found
 
 
-TESTED_ON = click.Option(
+tested_on = click.Option(
     ["--history"],
     type=options.PATH,
     help="Cube to test those RUNS on that are models without results, such as those of adapt.",
 )
 
 plot = make_plot_group(
-    "Draw a figure of finished runs.", PLOTS, _find, "stforecast run", [TESTED_ON, options.EVENTS]
+    "Draw a figure of finished runs.", PLOTS, _find, "stforecast run", [tested_on, options.EVENTS]
 )
 
 
@@ -307,16 +296,13 @@ def compare_command(
     say_next("report", *runs, "--out", "report.html")
 
 
-METRIC = "mase"
-
-
 @command()
 def report(
     runs: tuple[Path, ...],
     *,
     out: Path,
     title: str | None = None,
-    metric: str = METRIC,
+    metric: str = "mase",
     reference: str | None = None,
 ) -> None:
     """Write an HTML page about finished runs that opens without a network.
@@ -351,7 +337,7 @@ def report(
         wanted = None
     words = ["stforecast", "report", *map(str, runs), "--out", str(out)]
     words += ["--title", title] if title else []
-    words += ["--metric", metric] if metric != METRIC else []
+    words += ["--metric", metric] if metric != "mase" else []
     words += ["--reference", reference] if reference else []
     subject = "runs" if len(kinds) > 1 else next(iter(kinds))
     page.write(out, title or f"{subject.capitalize()} compared", shlex.join(words))

@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 
 from data_prep.cube import open_cube
+from data_prep.described import profile_facts
 from data_prep.description import profile
 from data_prep.readers.frames import from_frame
 from stforecast.cli.info import describe
-from stforecast.cli.info_data import profile_facts
 from stforecast.cli.main import cli
 
 HOURS = pd.date_range("2024-01-01", periods=24 * 70, freq="h")

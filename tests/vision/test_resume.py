@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from waiting import Killed, killed_after
 
 from data_prep.base.errors import InputError
-from stforecast.cli.info import describe_unfinished
+from stforecast.bench.described import describe_unfinished
 from vision import learner
 from vision.config import read_by
 from vision.methods import METHODS

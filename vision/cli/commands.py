@@ -76,8 +76,8 @@ def run_images_command(
         label: name in tables and figures; by default the method's.
         resume: resume this unfinished run instead of starting a new one.
     """
+    from stforecast.bench.described import describe_run
     from stforecast.bench.progress import rounds_bar
-    from stforecast.cli.info import describe_run
     from stforecast.cli.options import check_resumed
     from stforecast.federated.runs.run_folder import read_config
     from vision import results

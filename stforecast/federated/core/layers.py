@@ -290,21 +290,18 @@ def _steps(layers: list[nn.Module]) -> list[Step] | None:
     if not layers or not isinstance(layers[start], nn.Conv2d):
         return None
     steps: list[Step] = [*layers[:start], lambda x: x.movedim(2, -1)]
-    flat, pooled = False, False
+    flat, pooled, halves = False, False, repr(nn.MaxPool2d(2))
     for layer, after in zip(layers[start:], [*layers[start + 1 :], None], strict=True):
         if pooled:
             pooled = False
             continue
-        pooled = isinstance(layer, nn.ReLU) and repr(after) == _HALVES and not flat
+        pooled = isinstance(layer, nn.ReLU) and repr(after) == halves and not flat
         step = relu_pool if pooled else _step(layer, flat=flat)
         if step is None:
             return None
         steps.append(step)
         flat = flat or isinstance(layer, nn.Flatten)
     return steps if flat else [*steps, _channels_first]
-
-
-_HALVES = repr(nn.MaxPool2d(2))
 
 
 def _step(layer: nn.Module, *, flat: bool) -> Step | None:

@@ -236,6 +236,7 @@ class Cohort:
         training: Training,
         seed: int,
         round: int,
+        *,
         copied: bool = False,
         stage: int = 0,
         apart: Sequence[str] = (),

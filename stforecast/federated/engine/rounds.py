@@ -33,9 +33,6 @@ from stforecast.federated.uploads.uplink import Sent, Uplink, count_uploads
 
 log = logging.getLogger(__name__)
 
-FAR = "its upload is far from those of the others"
-"""Why the rule `drop` leaves a client out."""
-
 
 @dataclass(frozen=True)
 class RoundReport:
@@ -180,11 +177,10 @@ class Server:
             return ids, upload
         dropped = set(ids.tolist()) - set(ids[near].tolist())
         if dropped - self._dropped:
-            log.warning(
-                "round %d: left out %s; said once of each client",
-                self.state.round + 1,
-                reasons_of(dict.fromkeys(dropped - self._dropped, FAR)),
-            )
+            why = "its upload is far from those of the others"
+            named = reasons_of(dict.fromkeys(dropped - self._dropped, why))
+            now = self.state.round + 1
+            log.warning("round %d: left out %s; said once of each client", now, named)
             self._dropped |= dropped
         return ids[near], take(upload, near)
 

@@ -45,8 +45,8 @@ MIXED, BEGAN = "late mixed", "late began"
 """Numbers of uploads by client: how many of its own were mixed, and how many of all clients' had
 been mixed when it began its latest."""
 
-SLOW, ORDER = (0, 0, 8), (0, 0, 9)
-"""Keys of the draws of slow clients and of orders of arrival, distinct from others of a run."""
+ORDER = (0, 0, 9)
+"""Key of the draws of orders of arrival, distinct from others of a run, as is (0, 0, 8)."""
 
 
 def check_lateness(method: Method) -> None:
@@ -61,7 +61,7 @@ def check_lateness(method: Method) -> None:
 
 def slow(training: Training, seed: int, n: int) -> Tensor:
     """Return which of n clients are slow, `(n,)`."""
-    order = torch.randperm(n, generator=generator(seed, *SLOW))
+    order = torch.randperm(n, generator=generator(seed, 0, 0, 8))
     return order.argsort() < int(training.slow_share * n)  # At least one is fast.
 
 
@@ -139,8 +139,7 @@ def check_names(method: Method, state: State, ids: Tensor, upload: Payload) -> N
 def _keep(method: Method, state: State, ids: Tensor, upload: Payload) -> None:
     """Store uploads, or how they differ from what their clients received, and when they arrive."""
     n, received = len(state.clients), state.received
-    if DUE not in received:
-        received[DUE] = torch.full((n,), -1)
+    received.setdefault(DUE, torch.full((n,), -1))
     received[DUE][ids] = state.round + method.training.slow_rounds - 1
     began = method.broadcast(state.server, state.participants(ids))
     for name, t in upload.items():

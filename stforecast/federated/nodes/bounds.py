@@ -17,12 +17,7 @@ from torch import Tensor
 from stforecast.federated.core.tensors import Like, Payload, like_of
 from stforecast.federated.nodes.messages import Answer
 from stforecast.federated.nodes.reported import MOST_SAMPLES
-
-LARGEST = 1e15
-"""Largest size of a value: the sum of a million squares is finite in single precision."""
-
-FARTHEST_NORM = 10.0
-"""Largest norm of a client's tensor, as a multiple of the median node's."""
+from stforecast.federated.nodes.summing import FARTHEST_NORM
 
 WHOLE = ""
 """Name of an upload's tensors together."""
@@ -56,7 +51,8 @@ def outliers(
         usual, most = _norms_of(alike), 1000.0
     for node, answer in answers.items():
         for name, t in answer.upload.items():
-            if (largest := _largest([t])) > LARGEST:
+            # The sum of a million squares is then finite in single precision.
+            if (largest := _largest([t])) > 1e15:
                 found[node] = f"its {name!r:.40} has values up to {largest:.3g}"
         for name, norm in norms[node].items():
             expected = max(usual.get(name, math.inf), usual.get(WHOLE, 0.0))

@@ -84,9 +84,6 @@ log = logging.getLogger(__name__)
 EVERYBODY = -1
 """Number that stands for all nodes of a secure sum."""
 
-MOST_EMPTY = 3
-"""Consecutive rounds without a usable answer after which the run ends."""
-
 
 class Coordinator:
     """Trains a method on nodes.
@@ -173,7 +170,8 @@ class Coordinator:
             log.info("the run goes on after round %d", self.done, extra=known)
         self.membership.gather()
         if not self.resumed:
-            sizes = self.membership.known_sizes()
+            sizes = self.membership.sizes  # Of those that never connected, the smallest known.
+            sizes = torch.where(sizes > 0, sizes, sizes[sizes > 0].min())
             first = initial_state(self.method, sizes, server.state.seed).server
             server.state.server = first if self.begin is None else dict(self.begin)
         names = self.refits.names if self.refits else ()
@@ -259,9 +257,9 @@ class Coordinator:
         self.membership.settle(self.late.busy())
         if merged is None:
             self._n_empty += 1
-            if self._n_empty == MOST_EMPTY:
+            if self._n_empty == 3:
                 raise InputError(
-                    f"no node gave a usable answer {MOST_EMPTY} times in a row"
+                    "no node gave a usable answer 3 times in a row"
                     + (f": {self._lost_because}" if self._lost_because else "")
                 )
             time.sleep(self.patience.poll)

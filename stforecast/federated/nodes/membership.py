@@ -105,10 +105,6 @@ class Membership:
         self.declared.copy_(declared)
         self._bound_sizes()
 
-    def known_sizes(self) -> Tensor:
-        """Return the clients' sizes; for those that never connected, the smallest known size."""
-        return torch.where(self.sizes > 0, self.sizes, self.sizes[self.sizes > 0].min())
-
     def gather(self) -> None:
         """Wait until all clients are connected, on enough nodes."""
         end, before = time.monotonic() + self.patience.start, -1

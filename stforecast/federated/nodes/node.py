@@ -43,9 +43,6 @@ from stforecast.federated.uploads.masking import SecureSums
 
 log = logging.getLogger(__name__)
 
-CANDIDATE = "candidate"
-"""Name of the state that may be the best, among those of a checkpoint."""
-
 
 class Node:
     """Answers the server's messages with a trainer.
@@ -118,7 +115,7 @@ class Node:
         for name, round in notes["states"].items():
             flat = without_prefix(found.extra, f"{name}/")
             self.done[name] = trainer.copy(State.from_flat(flat, round, trainer.state.seed))
-        self.candidate = self.done.pop(CANDIDATE, None)
+        self.candidate = self.done.pop("candidate", None)
 
     def _trainer_of(self, refit: str) -> Trainer:
         """Return the trainer of the run, or of a refit."""
@@ -287,7 +284,7 @@ class Node:
 
     def _save(self) -> None:
         state = self.trainer.state
-        states = self.done | ({CANDIDATE: self.candidate} if self.candidate else {})
+        states = self.done | ({"candidate": self.candidate} if self.candidate else {})
         checkpoint = Checkpoint(
             run=self.run,
             state=dataclasses.replace(state, round=max(0, self.rounds - 1)),

@@ -24,7 +24,7 @@ from stforecast.federated.uploads.uplink import Uplink
 log = logging.getLogger(__name__)
 
 FARTHEST_NORM = 10.0
-"""Largest norm of a client's upload, as a multiple of the median client's of its node."""
+"""Largest norm of a client's upload, as a multiple of the median client's, or node's."""
 
 
 def adds_up(method: Method, uplink: Uplink) -> bool:

@@ -35,14 +35,11 @@ from data_prep.base.files import checksum, naming_full_disk
 from stforecast.federated.core.options import LARGEST
 from stforecast.federated.core.state import State
 from stforecast.federated.engine.rounds import RoundReport
-from stforecast.federated.runs.run_folder import read_json
+from stforecast.federated.runs.run_folder import FORMAT, read_json
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
-"""Version of the layout; another is refused."""
-
-KEPT = 2
+NEWEST = 2
 """Number of newest checkpoints to keep: the last one may have been damaged during writing."""
 
 ABOUT, SUMS = "checkpoint.json", "SHA256SUMS"
@@ -95,7 +92,7 @@ def is_spaced(round: int, newest: int) -> bool:
     [0, 64, 80, 88, 96, 98, 99, 100]
     """
     age = newest - round
-    return age < KEPT or round % (1 << (age.bit_length() - 1)) == 0
+    return age < NEWEST or round % (1 << (age.bit_length() - 1)) == 0
 
 
 def save_checkpoint(
@@ -120,7 +117,7 @@ def save_checkpoint(
     # Later ones are damaged: else the run would have resumed from them.
     done = [p for p in newest_first(folder) if _round_of(p) <= checkpoint.state.round]
     kept = {p for p in done if keep and keep(_round_of(p), checkpoint.state.round)}
-    for old in {*newest_first(folder)} - {*done[:KEPT]} - kept:
+    for old in {*newest_first(folder)} - {*done[:NEWEST]} - kept:
         shutil.rmtree(old, ignore_errors=True)
     return target
 
@@ -192,7 +189,7 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     """Read one checkpoint."""
     remedy = "an older checkpoint may do"
     _check_sums(folder, remedy)
-    about = read_json(folder / ABOUT, FORMAT, remedy)
+    about = read_json(folder / ABOUT, remedy)
     with reading(folder, "as a checkpoint", remedy):
         _check_about(about, folder)
         seed, best = about["seed"], about["best_round"]

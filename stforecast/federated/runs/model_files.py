@@ -15,10 +15,7 @@ from data_prep.base.errors import InputError, no_file, reading
 from data_prep.base.files import atomic_path, checksum
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.state import State
-from stforecast.federated.runs.run_folder import read_json, write_json
-
-FORMAT = 1
-"""Version of the saved layout."""
+from stforecast.federated.runs.run_folder import FORMAT, read_json, write_json
 
 IN_SERVICE = Path("service") / "current" / "model"
 """Where, in a run's folder, `stforecast update` puts the model that replaces the run's own."""
@@ -89,7 +86,7 @@ def read_description(path: Path, saver: str) -> dict[str, Any]:
         if below:
             remedy += f", such as {below[0].parents[1]}"
         raise no_file(path, "model", remedy)
-    return read_json(path, FORMAT, remedy)
+    return read_json(path, remedy)
 
 
 def to_arrays(method: Method, state: State) -> dict[str, np.ndarray]:

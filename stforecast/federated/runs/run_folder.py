@@ -51,7 +51,7 @@ CHECKPOINTS = "checkpoints"
 """Name of the folder of an unfinished run's checkpoints."""
 
 FORMAT = 1
-"""Version of `settings.json`."""
+"""Version of the layouts of `settings.json`, checkpoints and models; another is refused."""
 
 AGAIN = "delete the folder and run it again"
 """Remedy for a run with damaged results."""
@@ -119,13 +119,13 @@ def write_json(path: Path, contents: Mapping[str, Any]) -> None:
         part.write_text(json.dumps(contents, indent=2) + "\n")
 
 
-def read_json(path: Path, version: int, remedy: str) -> dict[str, Any]:
+def read_json(path: Path, remedy: str) -> dict[str, Any]:
     """Read a file of JSON that gives its `format`; the remedy is for a damaged or another one."""
     with reading(path, "as JSON", remedy):
         about = json.loads(path.read_text())
-    if not isinstance(about, dict) or about.get("format") != version:
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
         found = about.get("format") if isinstance(about, dict) else type(about).__name__
-        raise InputError(f"{path}: format {found!r}, this version reads {version}; {remedy}")
+        raise InputError(f"{path}: format {found!r}, this version reads {FORMAT}; {remedy}")
     return about
 
 
@@ -137,7 +137,7 @@ def read_begun(out: Path, command: str, entries: Iterable[str] = ("label",)) -> 
     """
     check_begun(out, command)
     path, remedy = out / BEGUN, f"begin a run with `{command}`"
-    about = read_json(path, FORMAT, remedy)
+    about = read_json(path, remedy)
     if about.get("checksum") != _checksum(about):
         raise InputError(f"{path}: cannot be trusted, its checksum differs; {remedy}")
     settings = about.get("settings")

@@ -42,9 +42,6 @@ log = logging.getLogger(__name__)
 GRACE = 5.0
 """Seconds that a round may last on after a signal, where the system has timers."""
 
-SHARE = 0.05
-"""Share of the time that checkpoints may take by default."""
-
 USUAL_SPEED = 100e6
 """Expected bytes per second of writing the first checkpoint and reading it for its checksum."""
 
@@ -160,7 +157,11 @@ class Checkpointer:
             InputError: if a checkpoint cannot be written, or is of another run.
             Stopped: on a signal.
         """
-        data = [self._source] if self._source else _fingerprints(federation)
+        data = [self._source]
+        if not self._source:  # Fingerprints of the samples of each part.
+            parts = [*federation.trainer.stream.stages, federation.validation]
+            samples = [p.whole().tensors | {"sizes": p.sizes} for p in parts if p is not None]
+            data = [*map(fingerprint, samples), ""]
         settings = json.loads(json.dumps(self.about["settings"]))
         self._run = {"settings": settings, "data": data, **self._further}
         self._restore(federation, observer)
@@ -217,7 +218,7 @@ class Checkpointer:
     def _affordable(self, size: int) -> bool:
         """Return whether a checkpoint of `size` bytes is cheap enough and fits on the disk."""
         cost = size / USUAL_SPEED if math.isnan(self._cost) else self._cost
-        if SHARE * (time.perf_counter() - self._since) < cost:
+        if 0.05 * (time.perf_counter() - self._since) < cost:
             return False
         free = shutil.disk_usage(next(p for p in self.folder.parents if p.exists())).free
         if free > 2 * size:
@@ -264,13 +265,6 @@ class Checkpointer:
     def load_extra(self, name: str, of: Mapping[str, Any]) -> Checkpoint | None:
         """Read what `save_extra` wrote under this name, if it is intact and of the same step."""
         return newest_sound(self.folder / name, {**self._run, **of})
-
-
-def _fingerprints(federation: Federation) -> list[str]:
-    """Return fingerprints of the samples of each part, for data without a recorded source."""
-    parts = [*federation.trainer.stream.stages, federation.validation]
-    found = [p.whole().tensors | {"sizes": p.sizes} for p in parts if p is not None]
-    return [*map(fingerprint, found), ""]
 
 
 LOCK = ".lock"

@@ -54,10 +54,7 @@ with needing("flower", "secure aggregation needs cryptography"):
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 KEY = 32
-"""Bytes of a key or seed."""
-
-NONCE = bytes(12)
-"""Nonce of sealed shares; each of their keys seals one message."""
+"""Bytes of a key, seed or other secret."""
 
 
 class PublicKeys(NamedTuple):
@@ -98,13 +95,13 @@ def agreed(private: bytes, other: bytes, purpose: str) -> bytes:
 
 def seal(key: bytes, text: bytes) -> bytes:
     """Encrypt and authenticate a text by a key that seals nothing else."""
-    return AESGCM(key).encrypt(NONCE, text, None)
+    return AESGCM(key).encrypt(bytes(12), text, None)
 
 
 def unseal(key: bytes, sealed: bytes) -> bytes | None:
     """Return the text that was sealed; None if it was damaged, or sealed by another key."""
     try:
-        return AESGCM(key).decrypt(NONCE, sealed, None)
+        return AESGCM(key).decrypt(bytes(12), sealed, None)
     except (InvalidTag, ValueError):
         return None
 
@@ -144,9 +141,6 @@ def masked(
     return total
 
 
-SECRET = 32
-"""Bytes of a secret."""
-
 SHARE = 33
 """Bytes of a share."""
 
@@ -155,10 +149,10 @@ PRIME = 2**256 + 297
 
 
 def split(secret: bytes, holders: Iterable[int], threshold: int) -> dict[int, bytes]:
-    """Split a secret of `SECRET` bytes; `threshold` of the holders' shares give it again.
+    """Split a secret of `KEY` bytes; `threshold` of the holders' shares give it again.
 
-    >>> shares = split(b"x" * SECRET, range(5), threshold=3)
-    >>> rejoin({i: shares[i] for i in (0, 2, 4)}) == b"x" * SECRET
+    >>> shares = split(b"x" * KEY, range(5), threshold=3)
+    >>> rejoin({i: shares[i] for i in (0, 2, 4)}) == b"x" * KEY
     True
     """
     terms = [int.from_bytes(secret), *(secrets.randbelow(PRIME) for _ in range(threshold - 1))]
@@ -184,16 +178,13 @@ def rejoin(shares: Mapping[int, bytes]) -> bytes:
             above, below = above * (j + 1) % PRIME, below * (j - i) % PRIME
         total += int.from_bytes(share) * above * pow(below, -1, PRIME)
     try:
-        return (total % PRIME).to_bytes(SECRET)
+        return (total % PRIME).to_bytes(KEY)
     except OverflowError as e:
         raise ValueError("these are not shares of a secret") from e
 
 
 FRACTION = 28
 """Bits after the binary point."""
-
-MOST_VALUES = 2**28
-"""Most values of a sum, which take 2 GiB."""
 
 Shapes = dict[str, list[int]]
 """Name of a tensor of a sum to its shape."""
@@ -236,10 +227,10 @@ def length(shapes: Shapes) -> int:
     """Return the number of values of a sum.
 
     Raises:
-        ValueError: if these are more than `MOST_VALUES`, or a shape is negative.
+        ValueError: if these are more than 2 GiB, or a shape is negative.
     """
     n = sum(math.prod(shape) for shape in shapes.values())
-    if n > MOST_VALUES or any(size < 0 for shape in shapes.values() for size in shape):
+    if n > 2**28 or any(size < 0 for shape in shapes.values() for size in shape):
         raise ValueError(f"a sum of {n} values")
     return n
 

@@ -151,7 +151,12 @@ def _parts(uploads: Payload, model: Collection[str]) -> dict[str, _Part]:
 def _distances(parts: dict[str, _Part]) -> tuple[Payload, Tensor, Tensor]:
     """Return the median of each part, the clients' distances `(clients,)`, and their median."""
     centres = {name: part.trimmed_mean(0.5) for name, part in parts.items()}
-    squares = torch.stack([p.square_to(centres[name]) for name, p in parts.items()]).sum(0)
+    squares = torch.stack(
+        [
+            ((p.values - centres[name]).double().square().sum(2) * p.held).sum(1)
+            for name, p in parts.items()
+        ]
+    ).sum(0)
     values = torch.stack([p.count() for p in parts.values()]).sum(0)
     distance = (squares / values.clamp(min=1)).sqrt()
     return centres, distance, _Part(distance[:, None], None).trimmed_mean(0.5)[0]
@@ -166,16 +171,12 @@ class _Part:
     def __init__(self, tensor: Tensor, held: Tensor | None) -> None:
         n = len(tensor)
         self._tensor = tensor
-        self._held = tensor.new_ones(n, 1, dtype=torch.bool) if held is None else held
-        self.values = tensor.reshape(n, self._held.shape[1], -1)
+        self.held = tensor.new_ones(n, 1, dtype=torch.bool) if held is None else held
+        self.values = tensor.reshape(n, self.held.shape[1], -1)
 
     def count(self) -> Tensor:
         """Return the number of values that each client holds, `(clients,)`."""
-        return self._held.sum(1) * self.values.shape[2]
-
-    def square_to(self, centre: Tensor) -> Tensor:
-        """Return each client's squared distance to `centre` `(keys, values)` over its keys."""
-        return ((self.values - centre).double().square().sum(2) * self._held).sum(1)
+        return self.held.sum(1) * self.values.shape[2]
 
     def trimmed_mean(self, trim: float) -> Tensor:
         """Return the coordinate-wise trimmed mean `(keys, values)`; for 0.5, the median.
@@ -184,7 +185,7 @@ class _Part:
         """
         ordered, low, high = self._ordered(trim)
         place = torch.arange(len(ordered), device=low.device)[:, None]
-        used = (place >= low) & (place <= high) & self._held.any(0)
+        used = (place >= low) & (place <= high) & self.held.any(0)
         total = torch.where(used[..., None], ordered, 0).sum(0)
         return total / used.sum(0).clamp(min=1)[:, None]
 
@@ -197,15 +198,15 @@ class _Part:
 
     def _ordered(self, trim: float) -> tuple[Tensor, Tensor, Tensor]:
         """Return sorted values of the holders, and the first and last index to keep `(keys,)`."""
-        holders = self._held.sum(0)
+        holders = self.held.sum(0)
         most = (holders - 1).clamp(min=0)
         cut = torch.minimum((trim * holders).long(), most // 2)
-        ordered = self.values.masked_fill(~self._held[..., None], torch.inf).sort(0).values
+        ordered = self.values.masked_fill(~self.held[..., None], torch.inf).sort(0).values
         return ordered, cut, (most - cut).clamp(min=0)
 
     def filled(self, values: Tensor) -> Tensor:
         """Return the tensor with new values `(clients or 1, keys, values)` of held keys."""
-        new = torch.where(self._held[..., None], values, self.values)
+        new = torch.where(self.held[..., None], values, self.values)
         return new.view_as(self._tensor).to(self._tensor)
 
 

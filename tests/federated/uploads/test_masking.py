@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from data_prep.base.errors import InputError
 from stforecast.federated.uploads import masking as sums
 from stforecast.federated.uploads.masking import (
+    KEY,
     PRIME,
-    SECRET,
     SHARE,
     agreed,
     mask_of,
@@ -26,13 +26,13 @@ from stforecast.federated.uploads.masking import (
     unseal,
 )
 
-secrets = st.binary(min_size=SECRET, max_size=SECRET)
+secrets = st.binary(min_size=KEY, max_size=KEY)
 
 
 def test_the_field_is_one():
     """By Fermat's test to some bases; only primes have an inverse of every number."""
     assert all(pow(a, PRIME - 1, PRIME) == 1 for a in range(2, 50))
-    assert PRIME > 2 ** (8 * SECRET)
+    assert PRIME > 2 ** (8 * KEY)
 
 
 @settings(max_examples=30)
@@ -47,17 +47,17 @@ def test_enough_shares_give_the_secret(secret, threshold, holders):
 
 def test_fewer_shares_fit_every_secret():
     """Two of three shares: for any other secret there is a third share that fits them."""
-    shares = split(b"s" * SECRET, range(3), threshold=3)
+    shares = split(b"s" * KEY, range(3), threshold=3)
     two = {i: int.from_bytes(shares[i]) for i in (0, 1)}
-    for other in (bytes(SECRET), b"\xff" * SECRET):
+    for other in (bytes(KEY), b"\xff" * KEY):
         # The parabola through the secret at 0 and the two shares at 1 and 2, at 3.
         third = (int.from_bytes(other) - 3 * two[0] + 3 * two[1]) % PRIME
         assert rejoin({0: shares[0], 1: shares[1], 2: third.to_bytes(SHARE)}) == other
 
 
 def test_wrong_shares_give_another_secret_or_none():
-    shares = split(b"s" * SECRET, range(2), threshold=2)
-    assert rejoin({0: shares[0], 1: b"\0" * SHARE}) != b"s" * SECRET
+    shares = split(b"s" * KEY, range(2), threshold=2)
+    assert rejoin({0: shares[0], 1: b"\0" * SHARE}) != b"s" * KEY
     with pytest.raises(ValueError, match="not shares of a secret"):
         rejoin({0: (PRIME - 1).to_bytes(SHARE), 1: (PRIME - 1).to_bytes(SHARE)})
 

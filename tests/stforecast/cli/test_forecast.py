@@ -280,3 +280,16 @@ def test_of_cells_that_are_surely_beyond_the_threshold_the_worst_is_named():
     assert beyond(SimpleNamespace(plan=plan, side=side)).endswith(
         "at one step: 100% of 3 cells, longest expected in cell c"
     )
+
+
+def test_raw_days_are_prepared_first(stforecast, tmp_path):
+    (tmp_path / "sms-call-internet-mi-2013-11-01.txt").touch()
+    code, _, err = stforecast("forecast", tmp_path, "--out", tmp_path / "f")
+    assert code == 2
+    assert f"stforecast prepare milan --raw {tmp_path} --out milan.nc" in err
+
+
+def test_the_horizon_of_predict_is_its_steps(stforecast, tmp_path):
+    code, _, err = stforecast("predict", tmp_path, "--horizon", 3, "--history", "h.nc")
+    assert code == 2
+    assert "'--steps'" in err

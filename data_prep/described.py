@@ -1,16 +1,34 @@
-"""Descriptions of data for `stforecast info`: cubes, tables and raw records."""
+"""Descriptions of data for `stforecast info`: cubes, tables and raw records.
+
+A function `of_…` returns the description of a path, or None if it is of another kind.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from shlex import join, quote
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from data_prep.base.errors import counted, some
+from data_prep.base.errors import InputError, counted, some
 
 if TYPE_CHECKING:
     import xarray as xr
+
+
+class Description(NamedTuple):
+    """What was found at a path, for JSON and for readers, the command to type next, and a table."""
+
+    kind: str
+    about: dict[str, Any]
+    text: str
+    next_command: str = ""
+    cube: xr.Dataset | None = None
+
+    def in_full(self, path: Path) -> dict[str, Any]:
+        """Return the description of what lies at a path, for JSON."""
+        return {"path": str(path), "kind": self.kind, **self.about}
 
 
 def facts(labelled: Mapping[str, str]) -> str:
@@ -182,8 +200,8 @@ SENSORS = {"207": "metr-la", "325": "pems-bay", "8600": "largest"}
 """Data sets that are published as a table of pandas, by the number of its columns."""
 
 
-def describe_days(folder: Path) -> tuple[dict[str, Any], str] | None:
-    """Describe a folder of raw days by its names, for scripts and in words; None without any."""
+def of_days(folder: Path) -> Description | None:
+    """Describe a folder of raw days by its names; the records are not read."""
     import datetime
 
     from data_prep.city.simulate import read_marker
@@ -209,25 +227,34 @@ def describe_days(folder: Path) -> tuple[dict[str, Any], str] | None:
         "missing": [str(day) for day in sorted(whole - set(dates))],
         "simulated": simulation.source if simulation else None,
     }
-    return about, facts(
-        {
-            "records": f"raw days of {name}, Telecom Italia's layout",
-            "files": f"{about['files']}, {about['bytes'] / 1e6:,.1f} MB",
-            "days": f"{about['first']} to {about['last']}",
-            "missing": some(about["missing"], 5),
-            "note": about["simulated"] or "",
-        }
-    )
+    lines = {
+        "records": f"raw days of {name}, Telecom Italia's layout",
+        "files": f"{about['files']}, {about['bytes'] / 1e6:,.1f} MB",
+        "days": f"{about['first']} to {about['last']}",
+        "missing": some(about["missing"], 5),
+        "note": about["simulated"] or "",
+    }
+    return Description("raw records", about, facts(lines), _prepare(name, folder))
 
 
-def describe_arrays(path: Path) -> tuple[dict[str, Any], str]:
+def of_arrays(path: Path) -> Description | None:
     """Describe the arrays of an HDF5 file, and the data set that is published so.
 
-    Of a table of pandas that is the data set with as many columns, if any.
+    Of a table of pandas that is the data set with as many columns, if any. The path may be the
+    folder of the file of a data set.
     """
     import h5py
 
-    from data_prep.readers.hdf5 import open_hdf5
+    from data_prep.readers.hdf5 import holds_frame, open_hdf5
+
+    if path.is_dir():
+        from data_prep.sets.dcrnn import MetrLA, PemsBay
+
+        inside = (path / name for name in (*MetrLA.records, *PemsBay.records))
+        file = next(filter(Path.is_file, inside), None)
+        return of_arrays(file) if file else None
+    if path.suffix.lower() not in (".h5", ".hdf5"):
+        return None
 
     arrays: dict[str, str] = {}
     with open_hdf5(path, "as HDF5", "give a cube, or records in the layout of a data set") as file:
@@ -253,4 +280,108 @@ def describe_arrays(path: Path) -> tuple[dict[str, Any], str]:
             guess = f"not known; {names} are published so: stforecast prepare NAME"
     about = {"layout": layout, "data_set": data_set, "bytes": size, "arrays": arrays}
     lines = {"records": f"HDF5, {words}", "data set": guess, "size": f"{size / 1e6:,.1f} MB"}
-    return about, "\n".join([facts(lines), *(f"    {n}: {s}" for n, s in arrays.items())])
+    text = "\n".join([facts(lines), *(f"    {n}: {s}" for n, s in arrays.items())])
+    if not data_set and holds_frame(path):
+        return _table(path)
+    command = _prepare(data_set, path) if data_set else ""
+    return Description("raw records" if layout else "HDF5", about, text, command)
+
+
+def of_cube(path: Path) -> Description | None:
+    """Describe a cube."""
+    if not path.is_file() or path.suffix.lower() != ".nc":
+        return None
+    from data_prep.cube import open_cube
+    from data_prep.description import describe_cube
+
+    with open_cube(path) as ds:
+        about = describe_cube(ds)
+        profiles = _profiles(ds, about)
+    text = f"{cube_text(about)}\n\n{profile_text(profiles)}"
+    return Description("cube", about | {"profile": profiles}, text, _forecast(path, about))
+
+
+def _profiles(ds: xr.Dataset, about: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the profiles of the services that are not blank."""
+    from data_prep.description import profile
+
+    return {name: profile(ds, name) for name, s in about["services"].items() if not s["blank"]}
+
+
+def _forecast(path: Path, about: dict[str, Any], options: Sequence[str] = ()) -> str:
+    services = [name for name, s in about["services"].items() if not s["blank"]]
+    choice = ["--service", services[0]] if len(about["services"]) > 1 and services else []
+    words = ["stforecast", "forecast", str(path), *choice, *options]
+    return join([*words, "--horizon", "24", "--out", "forecast/"])
+
+
+def of_table(path: Path) -> Description | None:
+    """Describe a table, or several in a folder or by a pattern."""
+    from data_prep.readers.columns import is_table_in_folder, names_table
+    from data_prep.readers.exports import is_pattern
+
+    if path.is_dir():
+        is_table = any(is_table_in_folder(file.name) for file in path.iterdir())
+    else:
+        is_table = is_pattern(path) or names_table(path.name)
+    return _table(path) if is_table else None
+
+
+def _table(path: Path) -> Description:
+    """Describe a table, also one whose gaps and repeated rows need an option."""
+    from data_prep.description import describe_cube
+    from data_prep.sets.table import read
+
+    options: dict[str, Any] = {}
+    problems: list[str] = []
+    while True:
+        try:
+            ds = read(path, **options)
+            break
+        except InputError as e:
+            if e.names("allow_gaps") and not options.get("allow_gaps"):
+                options["allow_gaps"] = True
+            elif e.names("duplicates") and not (e.names("clock") or "duplicates" in options):
+                options["duplicates"] = "mean"
+            else:
+                return _unclear(path, e)
+            problems.append(e.typed)
+    about = describe_cube(ds)
+    profiles = _profiles(ds, about)
+    parts = [cube_text(about), *problems, profile_text(profiles)]
+    words = ["--allow-gaps"] if "allow_gaps" in options else []
+    words += ["--duplicates", "mean"] if "duplicates" in options else []
+    if profiles:
+        empty = ds[next(iter(profiles))].isnull().all("time").to_numpy()
+        cells = ",".join(map(str, ds["cell"].to_numpy()[empty]))
+        words += ["--cells", f"not:{cells}"] if cells else []
+    if next(iter(profiles.values()), {}).get("counters") and about["step_minutes"]:
+        words += ["--resample", f"{about['step_minutes']:g}min", "--agg", "increase"]
+    about |= {"profile": profiles, "problems": problems}
+    text = "\n\n".join([*parts, preview(ds)])
+    return Description("table", about, text, _forecast(path, about, words), ds)
+
+
+def _unclear(path: Path, error: InputError) -> Description:
+    """Describe a table that `prepare` refuses without options: its columns and the question."""
+    from data_prep.readers.delimited import Dialect
+    from data_prep.readers.files import read_table
+
+    if not path.is_file() or path.suffix.lower() == ".zip":
+        raise error
+    df, _ = read_table(path, dialect=Dialect(header=not error.names("no_header")))
+    question = error.typed
+    columns = {str(name): str(column.iloc[0]) for name, column in df.items()} if len(df) else {}
+    about = {"rows": len(df), "columns": columns, "problem": question}
+    text = facts({"rows": f"{len(df):,}", "columns": f"{len(columns)}, with the first row:"})
+    lines = [f"    {name}: {value}" for name, value in columns.items()]
+    if len(lines) > 12:
+        lines[12:] = [f"    …: {len(lines) - 12} more"]
+    text = "\n".join([text, *lines, "", question])
+    command = f"stforecast prepare table --raw {quote(str(path))} --dry-run"
+    more = f"{command}, with the option named above"
+    return Description("table, not clear without options", about, text, more)
+
+
+def _prepare(name: str, raw: Path) -> str:
+    return f"stforecast prepare {name} --raw {quote(str(raw))} --out {name}.nc"

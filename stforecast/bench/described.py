@@ -1,0 +1,145 @@
+"""Descriptions of runs for `stforecast info`: finished ones, folders of them, unfinished ones.
+
+A function `of_…` returns the description of a path, or None if it is of another kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from data_prep.base.errors import InputError
+from data_prep.described import Description, facts
+from stforecast.bench.kind import kind_of
+from stforecast.federated.runs.run_folder import (
+    ABOUT,
+    BEGUN,
+    CHECKPOINTS,
+    read_about,
+    read_begun,
+)
+
+
+def of_run(path: Path) -> Description | None:
+    """Describe a finished run."""
+    if not (path / ABOUT).exists():
+        return None
+    about = describe_run(path)
+    return Description("finished run", about, run_text(about), _compare(path))
+
+
+def _compare(path: Path) -> str:
+    return f"stforecast compare {quote(str(path))}"
+
+
+def of_runs(path: Path) -> Description | None:
+    """Describe a folder with finished runs below it."""
+    if not (folders := sorted(p.parent for p in path.rglob(ABOUT))):
+        return None
+    rows, damaged = describe_runs(folders, path)
+    about = {"runs": rows} | ({"damaged": damaged} if damaged else {})
+    text = runs_text(rows, damaged)
+    return Description("finished runs", about, text, "" if damaged else _compare(path))
+
+
+def of_unfinished(path: Path) -> Description | None:
+    """Describe a run that was stopped."""
+    if not (path / BEGUN).exists():
+        return None
+    about = describe_unfinished(path)
+    done = f"{about['rounds_done']} of {about['rounds']} rounds saved"
+    lines = {"method": about["method"], "data": str(about["data"]), "state": done}
+    command = f"{about['command']} --resume {quote(str(path))}"
+    return Description("unfinished run", about, facts(lines), command)
+
+
+def describe_run(folder: Path) -> dict[str, Any]:
+    """Describe a finished run; `of` is its kind, which adds facts of its own.
+
+    Those of images are `data` and `accuracies`; of forecasts `data`, `service`, `units`, `cells`,
+    `step_minutes`, `time_zone`, `horizon`, `split`, `parts` and `errors` on the test part.
+    """
+    about = read_about(folder, "stforecast run")
+    settings, kind = about["settings"], kind_of(about)
+    return {
+        "label": about.get("label", settings["method"]),
+        "method": settings["method"],
+        "seed": settings.get("seed"),
+        "seconds": about.get("seconds"),
+        "versions": about.get("versions", {}),
+        "of": kind.name,
+        **kind.describe(kind.run_type.open(folder)),
+    }
+
+
+def run_text(about: Mapping[str, Any]) -> str:
+    """Return the description of a run as text."""
+    label = "" if about["label"] == about["method"] else f"{about['label']}: "
+    took = "" if about["seconds"] is None else f", {about['seconds']:.1f} s"
+    own = kind_of({"task": about["of"]}).facts(about)
+    lines = {
+        "method": f"{label}{about['method']}, seed {about['seed']}{took}",
+        "data": own.pop("data"),
+        "versions": ", ".join(f"{name} {v}" for name, v in about["versions"].items()),
+    }
+    return facts({**lines, **own})
+
+
+def describe_runs(
+    folders: Sequence[Path], root: Path
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Describe the runs of a folder, such as a benchmark.
+
+    Returns:
+        A row for each run, and the error of each that cannot be read by its folder.
+    """
+    rows: list[dict[str, Any]] = []
+    damaged = {}
+    for folder in folders:
+        try:
+            about = describe_run(folder)
+        except InputError as e:
+            damaged[str(folder.relative_to(root))] = e.typed
+            continue
+        rows.append(
+            {
+                "run": str(folder.relative_to(root)),
+                "method": about["method"],
+                "data": Path(str(about["data"])).stem,
+                "seed": about["seed"],
+                **(
+                    {"accuracy": about["accuracies"][0]["accuracy"]}
+                    if about.get("accuracies")
+                    else {"mae": about.get("errors", {}).get("mae")}
+                ),
+            }
+        )
+    return rows, damaged
+
+
+def runs_text(rows: Sequence[Mapping[str, Any]], damaged: Mapping[str, str]) -> str:
+    """Return the runs of a folder as a table, and the errors of damaged ones."""
+    from tabulate import tabulate
+
+    shown = [{n: f"{v:.4f}" if isinstance(v, float) else v for n, v in r.items()} for r in rows]
+    table = tabulate(shown, headers="keys", disable_numparse=True, missingval="-")
+    problems = "\n".join(f"  damaged: {problem}" for problem in damaged.values())
+    return "\n\n".join(filter(None, [table, problems]))
+
+
+def describe_unfinished(folder: Path) -> dict[str, Any]:
+    """Describe a run that was stopped: its method, data and newest checkpoint."""
+    about = read_begun(folder, "stforecast run", ())
+    settings = about["settings"]
+    numbers = (p.name.removeprefix("round-") for p in (folder / CHECKPOINTS).rglob("round-*"))
+    rounds = [int(number) for number in numbers if number.isdigit()]
+    return {
+        "file": BEGUN,
+        "command": kind_of(about).run_type.command,
+        "method": settings["method"],
+        "data": about.get("data", settings.get("data")),
+        "rounds_done": max(rounds, default=0),
+        "rounds": settings.get("rounds", 0) * settings.get("stages", 1),
+    }
