@@ -123,7 +123,7 @@ def _when(forecast: pd.DataFrame, series: Series) -> str:
 def endless(found: Outlook) -> tuple[str, ...]:
     """Say which cells have infinite bounds, which are not drawn."""
     lower, upper = found.interval or (found.forecast, found.forecast)
-    names = lower.columns[np.isinf(upper - lower).any()]
+    names = lower.columns[np.isinf((upper - lower).to_numpy()).any(axis=0)]
     n = counted(len(names), "cell")
     said = f"{n} with infinite bounds, as too few errors are known: {some(names)}."
     return (said,) if len(names) else ()
