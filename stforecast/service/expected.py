@@ -254,8 +254,10 @@ def _by_forecasts(issued: xr.Dataset, history: pd.DataFrame, weeks: Expected) ->
     found = forecast_for(issued, weeks.times)
     own = found.forecast & np.isfinite(found.below) & np.isfinite(found.above)
     own &= _fed(pd.DatetimeIndex(issued.indexes["time"]), history, weeks.times)
-    parts = ((getattr(of, name) for of in (found, weeks)) for name in ("values", "below", "above"))
-    values, below, above = (np.where(own, *both) for both in parts)
+    values, below, above = (
+        np.where(own, getattr(found, name), getattr(weeks, name))
+        for name in ("values", "below", "above")
+    )
     return Expected(weeks.times, values, below, above, own)
 
 

@@ -125,7 +125,7 @@ def anomalies(judged: Judged, state: ServiceState, one_in: float) -> pd.DataFram
     step = local[1] - local[0] if n > 1 else hours
     for cell, begin, end in spells_of(odd):
         at, n_steps = begin + np.argmax(rarity[begin:end, cell]), end - begin
-        value, others = expected.values[at, cell], np.any(odd[begin:end][:, near[cell]], axis=0)
+        value, others = expected.values[at, cell], odd[begin:end].max(axis=0)[near[cell]]
         rows.append((
             cells[cell], local[begin], local[end - 1] + step, n_steps * step / hours, n_steps,
             readings[at, cell], value, value - expected.below[at, cell],
