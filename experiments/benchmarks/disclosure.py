@@ -33,7 +33,7 @@ from experiments.benchmarks.inversion import (
     zscored,
 )
 from experiments.benchmarks.rotation import in_order, unrotated
-from experiments.benchmarks.unrolled import LONG, STEPS, inverted
+from experiments.benchmarks.unrolled import inverted
 from stforecast.bench.tables import markdown
 from stforecast.federated.core.state import generator
 from stforecast.methods import METHODS
@@ -73,28 +73,28 @@ PERCEPTRON, LINEAR = {"model": "mlp"}, {"model": "linear"}
 
 
 class Attempt(NamedTuple):
-    """An attack on training: cells of the node, uploads that are used, and steps of L-BFGS."""
+    """An attack on training: cells of the node, uploads that are used, and whether it solves."""
 
     cells: int = 1
     uploads: int = 1
-    steps: int = STEPS
+    solving: bool = False
 
 
-FIRST, LATER, NODE, PATIENT = Attempt(), Attempt(uploads=3), Attempt(cells=5), Attempt(steps=LONG)
+FIRST, LATER, NODE, SOLVING = Attempt(), Attempt(uploads=3), Attempt(cells=5), Attempt(solving=True)
 
 TRAINED: Sequence[tuple[str, str, Mapping[str, Any], Sequence[Attempt]]] = (
     ("fedavg", "", {}, (FIRST, LATER, NODE)),
     ("fedavg", "linear model", LINEAR, (FIRST, LATER, NODE)),
-    ("fedavg", "perceptron", PERCEPTRON, (FIRST, LATER, NODE, PATIENT)),
+    ("fedavg", "perceptron", PERCEPTRON, (FIRST, LATER, NODE, SOLVING)),
     ("fedavg", "one batch", ONE_BATCH, (FIRST,)),
     ("fedavg", "linear model, one batch", {**LINEAR, **ONE_BATCH}, (FIRST, LATER, NODE)),
     ("fedavg", "perceptron, one batch", {**PERCEPTRON, **ONE_BATCH}, (FIRST, LATER, NODE)),
     ("fedrep", "", {}, (FIRST,)),
-    ("fedrep", "perceptron", PERCEPTRON, (FIRST, LATER, NODE, PATIENT)),
-    ("fuels", "", {}, (FIRST, PATIENT)),
-    ("fuels", "perceptron", PERCEPTRON, (FIRST, LATER, PATIENT)),
-    ("fedproto", "", {}, (FIRST, PATIENT)),
-    ("fedproto", "perceptron", PERCEPTRON, (FIRST, LATER, PATIENT)),
+    ("fedrep", "perceptron", PERCEPTRON, (FIRST, LATER, NODE, SOLVING)),
+    ("fuels", "", {}, (FIRST, SOLVING)),
+    ("fuels", "perceptron", PERCEPTRON, (FIRST, LATER, SOLVING)),
+    ("fedproto", "", {}, (FIRST, SOLVING)),
+    ("fedproto", "perceptron", PERCEPTRON, (FIRST, LATER, SOLVING)),
     ("fedpm", "", {}, (FIRST,)),
     ("fedpm", "perceptron", PERCEPTRON, (FIRST,)),
 )
@@ -180,7 +180,7 @@ def inverted_rows(path: Path) -> Iterator[dict[str, Any]]:
     for method, words, settings, attempts in TRAINED:
         victims = few_victims(path, method, **settings)
         for attempt in attempts:
-            attack = "inverted training" if attempt.steps == STEPS else "long inversion"
+            attack = "solved training" if attempt.solving else "inverted training"
             about = about_of(path, *QUICK[0], attack, words)
             upload = ("plain" if attempt.cells == 1 else "sum", attempt.cells)
             found = by_training(victims, attempt)
@@ -193,9 +193,10 @@ def inverted_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 def by_training(victims: Victims, attempt: Attempt) -> Found:
     """Find readings of the first cells from a node's uploads, in the order that fits best."""
-    cells, uploads, steps = attempt
-    truth, guess = (t[:, :cells] for t in (victims.readings, weekly_guess(victims.readings)))
-    return Found(in_order(inverted(victims, guess, uploads, steps), truth), truth, guess)
+    truth, guess = (
+        t[:, : attempt.cells] for t in (victims.readings, weekly_guess(victims.readings))
+    )
+    return Found(in_order(inverted(victims, guess, *attempt[1:]), truth), truth, guess)
 
 
 def few_victims(path: Path, method: str, **settings: Any) -> Victims:
