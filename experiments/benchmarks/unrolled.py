@@ -32,7 +32,7 @@ from stforecast.methods import fedpm
 STEPS, RATE = (150, 60), 0.05
 """Steps of Adam and of L-BFGS that change the guess, and the rate of the former."""
 
-SOLVED, APART = 30, 1e-6
+SOLVED, APART = 15, 1e-6
 """Steps of the Levenberg-Marquardt method, and differences from which it finds slopes."""
 
 
