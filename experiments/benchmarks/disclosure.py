@@ -21,7 +21,7 @@ from torch import Tensor
 
 from experiments.benchmarks.digits import DATA, found_of_digits
 from experiments.benchmarks.frame import Results, benchmark
-from experiments.benchmarks.groups import by_secret_groups
+from experiments.benchmarks.groups import by_groups, by_secret_groups, shares
 from experiments.benchmarks.inversion import (
     Found,
     Products,
@@ -38,7 +38,6 @@ from stforecast.bench.tables import markdown
 from stforecast.federated.core.state import generator
 from stforecast.methods import METHODS
 from stforecast.methods.fedlean import calendar_basis, n_cycles, symmetric
-from stforecast.methods.protoridge import ProtoRidge
 from vision.methods import METHODS as OF_IMAGES
 
 RUNS, QUICK = ((14, 1), (28, 24), (62, 24)), ((14, 1),)
@@ -284,26 +283,6 @@ def products_of(victims: Victims, cells: list[int]) -> Products:
     return Products(inputs, relative, u[:, :rank].mT, linear, quadratic, scaled, len(cells))
 
 
-def by_groups(victims: Victims, guess: Tensor) -> Tensor:
-    """Solve for readings of three cells from the mean windows of groups that are known.
-
-    Nodes draw their groups in secret. This is what follows for who finds them.
-    """
-    inputs, horizon = victims.inputs, victims.data.window.horizon
-    n, lags = inputs.steps.shape
-    assert isinstance(victims.method, ProtoRidge)
-    groups = victims.method._groups(victims.cohort(), n)
-    sent, found = victims.sent["prototypes"].double(), []
-    places = [*range(1, 1 + lags), *range(sent.shape[2] - horizon, sent.shape[2])]
-    for i in range(3):
-        of_lags, _, targets = inputs.means(shares(groups[i]), relative=True)
-        equations = torch.cat([of_lags, targets]).flatten(0, 1)
-        equations = torch.cat([equations, torch.ones(1, inputs.n) / inputs.n])
-        values = torch.cat([sent[i][:, places].mT.flatten(), torch.zeros(1)])
-        found.append(solved(equations, values[:, None], guess[:, [i]]))
-    return torch.cat(found, dim=1)
-
-
 def by_weeks(victims: Victims, guess: Tensor) -> Tensor:
     """Solve for readings of three cells from the mean windows of each hour of a week.
 
@@ -321,12 +300,6 @@ def by_weeks(victims: Victims, guess: Tensor) -> Tensor:
         values = torch.cat([sent["x"][i].mT.flatten(), sent["profile"][i]]).double()
         found.append(solved(equations, values[:, None], guess[:, [i]], noise=1e-5))
     return zscored(torch.cat(found, dim=1))
-
-
-def shares(group: Tensor) -> Tensor:
-    """Return the weight of each window in the mean of its group, `(groups, windows)`."""
-    of_groups = torch.nn.functional.one_hot(group).mT.double()
-    return of_groups / of_groups.sum(1, keepdim=True)
 
 
 SUMS = ("fedlean", "fedtrees")
