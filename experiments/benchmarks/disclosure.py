@@ -90,11 +90,10 @@ TRAINED: Sequence[tuple[str, str, Mapping[str, Any], Sequence[Attempt]]] = (
     ("fedavg", "perceptron, one batch", {**PERCEPTRON, **ONE_BATCH}, (FIRST, LATER, NODE)),
     ("fedrep", "", {}, (FIRST,)),
     ("fedrep", "perceptron", PERCEPTRON, (FIRST, LATER, NODE, SOLVING)),
-    ("fuels", "", {}, (FIRST, SOLVING)),
+    ("fuels", "", {}, (FIRST,)),
     ("fuels", "perceptron", PERCEPTRON, (FIRST, LATER, SOLVING)),
     ("fedproto", "", {}, (FIRST, SOLVING)),
     ("fedproto", "perceptron", PERCEPTRON, (FIRST, LATER, SOLVING)),
-    ("fedpm", "", {}, (FIRST,)),
     ("fedpm", "perceptron", PERCEPTRON, (FIRST,)),
 )
 """Runs whose training is inverted: method, settings in words, settings beside the defaults, and

@@ -92,6 +92,30 @@ def test_exactly_the_methods_whose_plain_upload_gave_readings_up_declare_it(verd
     assert found == (declared if verdict == "readings" else declared & worst.keys())
 
 
+SAID = {
+    "FedProto's most of them": ("fedproto", "perceptron", "readings"),
+    "FUELS's half to within a tenth": ("fuels", "perceptron", "some"),
+    "codebook moved, and finds little": ("fedpm", "perceptron", "little"),
+    "FedAvg and FedRep gave little": ("fedavg|fedrep", "(?!digits).*", "little"),
+    "gives up the image of a client that has a single one": ("fedavg", ".*one image", "readings"),
+    "Of eight images in a batch, it gave little": ("fedavg", ".*eight images", "little"),
+    "so did PFPL's prototypes": ("pfpl", ".*", "little"),
+}
+"""Words of the page of security; methods and settings that they are about; and the verdict."""
+
+
+@pytest.mark.parametrize("said", SAID)
+def test_what_the_page_of_security_says_of_attacks_on_training_is_what_they_found(said):
+    page = (FEDERATION.parents[1] / "security.md").read_text()
+    rows = pd.read_csv(FEDERATION / "disclosure.csv").fillna({"settings": ""})
+    method, settings, verdict = SAID[said]
+    assert said in " ".join(page.split())
+    of = rows["method"].str.fullmatch(method) & rows["settings"].str.fullmatch(settings)
+    own = rows[of].groupby(["method", "settings"])
+    assert len(own)
+    assert {disclosure.worst(each).split()[0] for _, each in own} == {verdict}
+
+
 def test_words_of_an_undeclared_method_do_not_deny_attacks_of_the_table():
     attacked = set(pd.read_csv(FEDERATION / "disclosure.csv")["method"])
     assert any(METHODS[name].discloses == "unmeasured" for name in attacked)
