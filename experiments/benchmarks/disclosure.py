@@ -1,10 +1,10 @@
 """Measure how near attacks on a method's uploads come to the readings of real cells.
 
 The attacker is the server, or all nodes but one, and knows everything but the readings: code,
-settings, seed, calendar and numbers of windows. It attacks the first upload alone. What it finds is
-compared with a guess from public knowledge: the mean week of the other cells. See
-`experiments.benchmarks.inversion` for the attacks; `python -m experiments.docs` makes a table of
-docs/security.md.
+settings, seed, calendar and numbers of windows. It attacks the first upload, or the first few. What
+it finds is compared with a guess from public knowledge: the mean week of the other cells. See
+`experiments.benchmarks.inversion` for the attacks, and `experiments.benchmarks.digits` for images;
+`python -m experiments.docs` makes a table of docs/security.md.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ How = Mapping[str, Any]
 
 @benchmark("disclosure.csv")
 def disclosure(results: Results, *data: Path, quick: bool = False) -> str:
-    """Attack the first uploads of methods that send sums or means.
+    """Attack the first uploads of methods.
 
     Args:
         results: gets a row for each attack.
