@@ -83,11 +83,11 @@ FIRST, LATER, NODE, SOLVING = Attempt(), Attempt(uploads=3), Attempt(cells=5), A
 
 TRAINED: Sequence[tuple[str, str, Mapping[str, Any], Sequence[Attempt]]] = (
     ("fedavg", "", {}, (FIRST, LATER, NODE)),
-    ("fedavg", "linear model", LINEAR, (FIRST, LATER, NODE)),
+    ("fedavg", "linear model", LINEAR, (FIRST, LATER, NODE, SOLVING)),
     ("fedavg", "perceptron", PERCEPTRON, (FIRST, LATER, NODE, SOLVING)),
     ("fedavg", "one batch", ONE_BATCH, (FIRST,)),
-    ("fedavg", "linear model, one batch", {**LINEAR, **ONE_BATCH}, (FIRST, LATER, NODE)),
-    ("fedavg", "perceptron, one batch", {**PERCEPTRON, **ONE_BATCH}, (FIRST, LATER, NODE)),
+    ("fedavg", "linear model, one batch", LINEAR | ONE_BATCH, (FIRST, LATER, NODE, SOLVING)),
+    ("fedavg", "perceptron, one batch", PERCEPTRON | ONE_BATCH, (FIRST, LATER, NODE, SOLVING)),
     ("fedrep", "", {}, (FIRST,)),
     ("fedrep", "perceptron", PERCEPTRON, (FIRST, LATER, NODE, SOLVING)),
     ("fuels", "", {}, (FIRST,)),

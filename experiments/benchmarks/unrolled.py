@@ -13,7 +13,6 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from unittest import mock
 
 import torch
@@ -39,8 +38,8 @@ SOLVED, APART = 15, 1e-6
 class Unrolled(Cohort):
     """A cohort whose steps autograd can differentiate: parameters become functions of samples."""
 
-    _past: Mapping[str, tuple[int, Tensor, Tensor]] = MappingProxyType({})
     trained: tuple[str, ...] = ("",)
+    _past: dict[str, tuple[int, Tensor, Tensor]]
 
     def begin(self, seed: int, round: int, payload: Params) -> None:
         """Start a round in double precision, from what is received and what was kept."""
@@ -49,7 +48,8 @@ class Unrolled(Cohort):
         own = {n: payload.get(n, t).double().clone() for n, t in self.params.items()}
         self.params = {n: t.requires_grad_() for n, t in own.items()}
         self.buffers, self.memory = doubled(self.buffers), doubled(self.memory)
-        self._past = dict(self._past if self.training.optimizer_state == "keep" else {})
+        if not round or self.training.optimizer_state != "keep":
+            self._past = {}
 
     def rand(self, *shape: int) -> Tensor:
         """Draw the uniform numbers of a cohort, in double precision."""
