@@ -9,7 +9,7 @@ the class.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -27,7 +27,7 @@ from vision.learner import method_for_images, training_data
 
 DATA, CLIENTS = "digits8x8", 3
 
-RUNS = (
+RUNS: Sequence[tuple[str, str, int, int, Mapping[str, Any]]] = (
     ("fedavg", "one image", 1, 1, {}),
     ("fedavg", "cnn, one image", 1, 1, {"model": "cnn"}),
     ("fedavg", "cnn, eight images", 4, 2, {"model": "cnn"}),

@@ -1,10 +1,10 @@
 """Measure how near attacks on a method's uploads come to the readings of real cells.
 
 The attacker is the server, or all nodes but one, and knows everything but the readings: code,
-settings, seed, calendar and numbers of windows. It attacks the first upload alone. What it finds is
-compared with a guess from public knowledge: the mean week of the other cells. See
-`experiments.benchmarks.inversion` for the attacks; `python -m experiments.docs` makes a table of
-docs/security.md.
+settings, seed, calendar and numbers of windows. It attacks the first upload, or the first few. What
+it finds is compared with a guess from public knowledge: the mean week of the other cells. See
+`experiments.benchmarks.inversion` for the attacks, and `experiments.benchmarks.digits` for images;
+`python -m experiments.docs` makes a table of docs/security.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from experiments.benchmarks.digits import DATA, found_of_digits
 from experiments.benchmarks.frame import Results, benchmark
-from experiments.benchmarks.groups import by_secret_groups
+from experiments.benchmarks.groups import by_groups, by_secret_groups, shares
 from experiments.benchmarks.inversion import (
     Found,
     Products,
@@ -33,12 +33,11 @@ from experiments.benchmarks.inversion import (
     zscored,
 )
 from experiments.benchmarks.rotation import in_order, unrotated
-from experiments.benchmarks.unrolled import LONG, STEPS, inverted
+from experiments.benchmarks.unrolled import inverted
 from stforecast.bench.tables import markdown
 from stforecast.federated.core.state import generator
 from stforecast.methods import METHODS
 from stforecast.methods.fedlean import calendar_basis, n_cycles, symmetric
-from stforecast.methods.protoridge import ProtoRidge
 from vision.methods import METHODS as OF_IMAGES
 
 RUNS, QUICK = ((14, 1), (28, 24), (62, 24)), ((14, 1),)
@@ -73,29 +72,28 @@ PERCEPTRON, LINEAR = {"model": "mlp"}, {"model": "linear"}
 
 
 class Attempt(NamedTuple):
-    """An attack on training: cells of the node, uploads that are used, and steps of L-BFGS."""
+    """An attack on training: cells of the node, uploads that are used, and whether it solves."""
 
     cells: int = 1
     uploads: int = 1
-    steps: int = STEPS
+    solving: bool = False
 
 
-FIRST, LATER, NODE, PATIENT = Attempt(), Attempt(uploads=3), Attempt(cells=5), Attempt(steps=LONG)
+FIRST, LATER, NODE, SOLVING = Attempt(), Attempt(uploads=3), Attempt(cells=5), Attempt(solving=True)
 
 TRAINED: Sequence[tuple[str, str, Mapping[str, Any], Sequence[Attempt]]] = (
     ("fedavg", "", {}, (FIRST, LATER, NODE)),
-    ("fedavg", "linear model", LINEAR, (FIRST, LATER, NODE)),
-    ("fedavg", "perceptron", PERCEPTRON, (FIRST, LATER, NODE, PATIENT)),
+    ("fedavg", "linear model", LINEAR, (FIRST, LATER, NODE, SOLVING)),
+    ("fedavg", "perceptron", PERCEPTRON, (FIRST, LATER, NODE, SOLVING)),
     ("fedavg", "one batch", ONE_BATCH, (FIRST,)),
-    ("fedavg", "linear model, one batch", {**LINEAR, **ONE_BATCH}, (FIRST, LATER, NODE)),
-    ("fedavg", "perceptron, one batch", {**PERCEPTRON, **ONE_BATCH}, (FIRST, LATER, NODE)),
+    ("fedavg", "linear model, one batch", LINEAR | ONE_BATCH, (FIRST, LATER, NODE, SOLVING)),
+    ("fedavg", "perceptron, one batch", PERCEPTRON | ONE_BATCH, (FIRST, LATER, NODE, SOLVING)),
     ("fedrep", "", {}, (FIRST,)),
-    ("fedrep", "perceptron", PERCEPTRON, (FIRST, LATER, NODE, PATIENT)),
-    ("fuels", "", {}, (FIRST, PATIENT)),
-    ("fuels", "perceptron", PERCEPTRON, (FIRST, LATER, PATIENT)),
-    ("fedproto", "", {}, (FIRST, PATIENT)),
-    ("fedproto", "perceptron", PERCEPTRON, (FIRST, LATER, PATIENT)),
-    ("fedpm", "", {}, (FIRST,)),
+    ("fedrep", "perceptron", PERCEPTRON, (FIRST, LATER, NODE, SOLVING)),
+    ("fuels", "", {}, (FIRST,)),
+    ("fuels", "perceptron", PERCEPTRON, (FIRST, LATER, SOLVING)),
+    ("fedproto", "", {}, (FIRST, SOLVING)),
+    ("fedproto", "perceptron", PERCEPTRON, (FIRST, LATER, SOLVING)),
     ("fedpm", "perceptron", PERCEPTRON, (FIRST,)),
 )
 """Runs whose training is inverted: method, settings in words, settings beside the defaults, and
@@ -114,7 +112,7 @@ How = Mapping[str, Any]
 
 @benchmark("disclosure.csv")
 def disclosure(results: Results, *data: Path, quick: bool = False) -> str:
-    """Attack the first uploads of methods that send sums or means.
+    """Attack the first uploads of methods.
 
     Args:
         results: gets a row for each attack.
@@ -180,7 +178,7 @@ def inverted_rows(path: Path) -> Iterator[dict[str, Any]]:
     for method, words, settings, attempts in TRAINED:
         victims = few_victims(path, method, **settings)
         for attempt in attempts:
-            attack = "inverted training" if attempt.steps == STEPS else "long inversion"
+            attack = "solved training" if attempt.solving else "inverted training"
             about = about_of(path, *QUICK[0], attack, words)
             upload = ("plain" if attempt.cells == 1 else "sum", attempt.cells)
             found = by_training(victims, attempt)
@@ -193,9 +191,10 @@ def inverted_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 def by_training(victims: Victims, attempt: Attempt) -> Found:
     """Find readings of the first cells from a node's uploads, in the order that fits best."""
-    cells, uploads, steps = attempt
-    truth, guess = (t[:, :cells] for t in (victims.readings, weekly_guess(victims.readings)))
-    return Found(in_order(inverted(victims, guess, uploads, steps), truth), truth, guess)
+    truth, guess = (
+        t[:, : attempt.cells] for t in (victims.readings, weekly_guess(victims.readings))
+    )
+    return Found(in_order(inverted(victims, guess, *attempt[1:]), truth), truth, guess)
 
 
 def few_victims(path: Path, method: str, **settings: Any) -> Victims:
@@ -283,26 +282,6 @@ def products_of(victims: Victims, cells: list[int]) -> Products:
     return Products(inputs, relative, u[:, :rank].mT, linear, quadratic, scaled, len(cells))
 
 
-def by_groups(victims: Victims, guess: Tensor) -> Tensor:
-    """Solve for readings of three cells from the mean windows of groups that are known.
-
-    Nodes draw their groups in secret. This is what follows for who finds them.
-    """
-    inputs, horizon = victims.inputs, victims.data.window.horizon
-    n, lags = inputs.steps.shape
-    assert isinstance(victims.method, ProtoRidge)
-    groups = victims.method._groups(victims.cohort(), n)
-    sent, found = victims.sent["prototypes"].double(), []
-    places = [*range(1, 1 + lags), *range(sent.shape[2] - horizon, sent.shape[2])]
-    for i in range(3):
-        of_lags, _, targets = inputs.means(shares(groups[i]), relative=True)
-        equations = torch.cat([of_lags, targets]).flatten(0, 1)
-        equations = torch.cat([equations, torch.ones(1, inputs.n) / inputs.n])
-        values = torch.cat([sent[i][:, places].mT.flatten(), torch.zeros(1)])
-        found.append(solved(equations, values[:, None], guess[:, [i]]))
-    return torch.cat(found, dim=1)
-
-
 def by_weeks(victims: Victims, guess: Tensor) -> Tensor:
     """Solve for readings of three cells from the mean windows of each hour of a week.
 
@@ -320,12 +299,6 @@ def by_weeks(victims: Victims, guess: Tensor) -> Tensor:
         values = torch.cat([sent["x"][i].mT.flatten(), sent["profile"][i]]).double()
         found.append(solved(equations, values[:, None], guess[:, [i]], noise=1e-5))
     return zscored(torch.cat(found, dim=1))
-
-
-def shares(group: Tensor) -> Tensor:
-    """Return the weight of each window in the mean of its group, `(groups, windows)`."""
-    of_groups = torch.nn.functional.one_hot(group).mT.double()
-    return of_groups / of_groups.sum(1, keepdim=True)
 
 
 SUMS = ("fedlean", "fedtrees")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -236,6 +236,40 @@ def solved(equations: Tensor, values: Tensor, guess: Tensor, noise: float = 1e-7
     return guess + v.mT @ ((s / (s**2 + noise**2))[:, None] * (u.mT @ r[:n, n:]))
 
 
+def least_squares(
+    errors: Callable[[Tensor], Tensor],
+    slopes: Callable[[Tensor, Tensor], Tensor],
+    start: Tensor,
+    steps: int,
+) -> Tensor:
+    """Return what has the smallest squared errors, by the Levenberg-Marquardt method.
+
+    Args:
+        errors: of values `(readings, cells)`, `(errors,)`.
+        slopes: how the errors change with each reading of the first cell, then of the next ones,
+            given values and their errors, `(errors, values)`.
+        start: values to start from.
+        steps: of the method, at most.
+    """
+    x, penalty, error = start.clone(), 1e-3, errors(start)
+    for _ in range(steps):
+        slope = slopes(x, error)
+        curvature, downhill = slope.mT @ slope, slope.mT @ error
+        for _ in range(10):
+            damped = curvature + penalty * torch.eye(len(curvature), dtype=x.dtype)
+            step = torch.linalg.solve(damped, downhill).view(x.shape[1], -1).mT
+            found = errors(x - step)
+            if found.norm() < error.norm():
+                break
+            penalty *= 4
+        else:
+            break
+        x, error, penalty = x - step, found, max(penalty / 5, 1e-13)
+        if error.norm() < 1e-6:
+            break
+    return x
+
+
 @dataclass(frozen=True, eq=False)
 class Products:
     """Sums over cells of the mean products of windows, as the attacker has them.
@@ -273,25 +307,12 @@ class Products:
 
         Of the quadratic equations it takes one of `every`, since there are more than it needs.
         """
-        x, penalty = start.clone(), 1e-3
         some = torch.ones_like(self.quadratic, dtype=torch.bool).triu().nonzero()[::every].T
-        error = self._errors(x, some)
-        for _ in range(steps):
-            slopes = torch.cat([self._slopes(x, c, some) for c in range(self.cells)], dim=1)
-            curvature, downhill = slopes.mT @ slopes, slopes.mT @ error
-            for _ in range(10):
-                damped = curvature + penalty * torch.eye(len(curvature), dtype=x.dtype)
-                step = torch.linalg.solve(damped, downhill).view(self.cells, -1).mT
-                found = self._errors(x - step, some)
-                if found.norm() < error.norm():
-                    break
-                penalty *= 4
-            else:
-                break
-            x, error, penalty = x - step, found, max(penalty / 5, 1e-13)
-            if error.norm() < 1e-6:
-                break
-        return x
+
+        def slopes(x: Tensor, _: Tensor) -> Tensor:
+            return torch.cat([self._slopes(x, c, some) for c in range(self.cells)], dim=1)
+
+        return least_squares(lambda x: self._errors(x, some), slopes, start, steps)
 
     def _windows(self, series: Tensor) -> Tensor:
         """Return the inputs and targets of a series, `(windows, inputs and targets)`."""

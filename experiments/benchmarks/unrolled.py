@@ -13,14 +13,13 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from unittest import mock
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from experiments.benchmarks.inversion import Senders
+from experiments.benchmarks.inversion import Senders, least_squares
 from stforecast.federated.core import prototypes
 from stforecast.federated.core.state import Cohort, Participants, ServerState, generator
 from stforecast.federated.core.tensors import Params
@@ -29,15 +28,18 @@ from stforecast.federated.engine.trainer import DROPOUT
 from stforecast.federated.kernels import compiler
 from stforecast.methods import fedpm
 
-ADAM, RATE, STEPS, LONG = 150, 0.05, 60, 600
-"""Steps of Adam that change the guess, and their rate; then steps of L-BFGS, few or many."""
+STEPS, RATE = (150, 60), 0.05
+"""Steps of Adam and of L-BFGS that change the guess, and the rate of the former."""
+
+SOLVED, APART = 15, 1e-6
+"""Steps of the Levenberg-Marquardt method, and differences from which it finds slopes."""
 
 
 class Unrolled(Cohort):
     """A cohort whose steps autograd can differentiate: parameters become functions of samples."""
 
-    _past: Mapping[str, tuple[int, Tensor, Tensor]] = MappingProxyType({})
     trained: tuple[str, ...] = ("",)
+    _past: dict[str, tuple[int, Tensor, Tensor]]
 
     def begin(self, seed: int, round: int, payload: Params) -> None:
         """Start a round in double precision, from what is received and what was kept."""
@@ -46,7 +48,8 @@ class Unrolled(Cohort):
         own = {n: payload.get(n, t).double().clone() for n, t in self.params.items()}
         self.params = {n: t.requires_grad_() for n, t in own.items()}
         self.buffers, self.memory = doubled(self.buffers), doubled(self.memory)
-        self._past = dict(self._past if self.training.optimizer_state == "keep" else {})
+        if not round or self.training.optimizer_state != "keep":
+            self._past = {}
 
     def rand(self, *shape: int) -> Tensor:
         """Draw the uniform numbers of a cohort, in double precision."""
@@ -162,14 +165,14 @@ def with_gradients() -> Iterator[None]:
         yield
 
 
-def inverted(senders: Senders, guess: Tensor, uploads: int = 1, steps: int = STEPS) -> Tensor:
+def inverted(senders: Senders, guess: Tensor, uploads: int = 1, solving: bool = False) -> Tensor:
     """Return values with which a node would send what it sent.
 
     Args:
         senders: all clients, of which the node has the first ones.
         guess: of what is sought of these, `(…, clients)`.
         uploads: rounds of which the server uses the uploads.
-        steps: of L-BFGS.
+        solving: whether to solve nonlinear equations instead of following gradients.
     """
     heard, sent = zip(*senders.rounds(uploads), strict=True)
     ids = torch.arange(guess.shape[-1])
@@ -177,9 +180,22 @@ def inverted(senders: Senders, guess: Tensor, uploads: int = 1, steps: int = STE
     for round, upload in enumerate(sent):
         own = as_sent({n: t[ids] for n, t in upload.items()})
         target |= {f"{round}/{n}": t for n, t in own.items()}
+
+    def errors(values: Tensor) -> Tensor:
+        sent = simulate(values)
+        apart = [(t - target[n]).detach().flatten() for n, t in sent.items()]
+        return torch.cat(apart) / scale.sqrt()
+
+    def slopes(values: Tensor, now: Tensor) -> Tensor:
+        each = APART * torch.eye(values.numel(), dtype=values.dtype)
+        apart = each.view(len(each), *values.mT.shape).mT
+        return torch.stack([(errors(values + x) - now) / APART for x in apart], dim=1)
+
     with with_gradients():
         scale = squares(simulate(guess), target).detach()
-        return fitted(lambda x: squares(simulate(x), target) / scale, guess, steps)
+        if solving:
+            return least_squares(errors, slopes, guess, SOLVED)
+        return fitted(lambda x: squares(simulate(x), target) / scale, guess)
 
 
 def squares(found: Mapping[str, Tensor], sent: Mapping[str, Tensor]) -> Tensor:
@@ -187,7 +203,7 @@ def squares(found: Mapping[str, Tensor], sent: Mapping[str, Tensor]) -> Tensor:
     return torch.stack([(t - sent[n]).square().sum() for n, t in found.items()]).sum()
 
 
-def fitted(error: Callable[[Tensor], Tensor], start: Tensor, steps: int) -> Tensor:
+def fitted(error: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
     """Return what has the smallest error on the way of Adam, then of L-BFGS, from a start."""
     x, least, best = start.clone().requires_grad_(), math.inf, start
 
@@ -200,11 +216,9 @@ def fitted(error: Callable[[Tensor], Tensor], start: Tensor, steps: int) -> Tens
         return found
 
     first = torch.optim.Adam([x], lr=RATE)
-    for _ in range(ADAM):
+    for _ in range(STEPS[0]):
         first.step(slope)
     with torch.no_grad():
         x.copy_(best)
-    # Little progress ends a short attack.
-    ends = {"tolerance_grad": 0.0, "tolerance_change": 0.0} if steps > STEPS else {}
-    torch.optim.LBFGS([x], max_iter=steps, line_search_fn="strong_wolfe", **ends).step(slope)
+    torch.optim.LBFGS([x], max_iter=STEPS[1], line_search_fn="strong_wolfe").step(slope)
     return best

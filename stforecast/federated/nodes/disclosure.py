@@ -36,7 +36,7 @@ FOUND: Mapping[Disclosure, str] = {
     "readings": "attacks computed the node's readings from them",
     "some": "attacks computed some of the node's readings from them",
     "little": "attacks found little more in them than anyone can guess",
-    "unmeasured": "attacks were tried on one cell at most, or not at all",
+    "unmeasured": "attacks were tried on few cells, or not at all",
 }
 """What attacks found in plain uploads, in words that follow a semicolon."""
 
