@@ -90,8 +90,9 @@ class Bounds:
     def wild(self, values: Tensor, *, at_end: bool = False) -> Tensor:
         """Return which readings `(steps, cells)` are not believed, `at_end` by what follows them.
 
-        Where the last reading belongs to a fault that lasts, so do those of the last half day that
-        are as far; for any forecast before the end, that would be a look ahead.
+        If the last reading belongs to a fault that lasts, no reading of the fault that is as far is
+        believed, from half a day before it was noticed on. For any forecast before the end, that
+        would be a look ahead.
         """
         lower, upper, usual = map(torch.as_tensor, (self.lower, self.upper, self.usual))
         sizes, factor = values.abs(), torch.ones_like(values)
@@ -108,8 +109,9 @@ class Bounds:
         lasting = _in_last(far, half) >= max(3, 1 / 6 * self.day)
         found = beyond(1.0) | lasting
         if at_end:
-            newest = torch.arange(len(values), device=values.device) >= len(values) - half
-            found = found | (far & lasting[-1:] & newest[:, None])
+            steps = torch.arange(len(values), device=values.device)[:, None]
+            usual_until = torch.where(lasting, -1, steps).amax(dim=0)
+            found = found | (far & lasting[-1:] & (steps > usual_until - half))
         return found & ~(found | values.isnan()).all(dim=0)
 
     def _mostly(self, which: Tensor) -> Tensor:

@@ -76,6 +76,11 @@ class Judged:
         return int(np.isfinite(self.rarity[-self.day :]).sum())
 
 
+def _unbelieved(given: Values, scaler: Scaler) -> Values:
+    """Return which readings a model does not believe."""
+    return np.isfinite(given) & np.isnan(scaler.believed(given))
+
+
 def judge(run: ForecastRun, state: ServiceState, options: MonitorOptions, scaler: Scaler) -> Judged:
     """Compare the readings of a service with what was expected of them.
 
@@ -87,7 +92,7 @@ def judge(run: ForecastRun, state: ServiceState, options: MonitorOptions, scaler
     """
     readings, before = readings_of(state.history, state.issued), tested(run)
     given = readings.to_numpy()
-    unbelieved = np.isfinite(given) & np.isnan(scaler.believed(given, at_end=True))
+    unbelieved = _unbelieved(given, scaler)
     step = step_of(state.history)
     day = steps_of_day(step)
     begun = state.issued.indexes["time"].min() if state.issued.sizes["time"] else state.end + step
@@ -102,6 +107,11 @@ def judge(run: ForecastRun, state: ServiceState, options: MonitorOptions, scaler
         missing = unbelieved | found.broken
         if not found.broken.any():
             break
+    again = found.broken
+    while again.any():  # Without what is broken, fewer readings show a fault that lasts.
+        found.broken[again] = True
+        again = unbelieved & ~found.broken
+        again &= ~_unbelieved(np.where(found.broken, np.nan, given), scaler)
     missing = missing | np.isnan(given)
     return Judged(
         readings, local_time(state.history), rare.expected, rare.listed, found, missing, day

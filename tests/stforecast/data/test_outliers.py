@@ -190,11 +190,13 @@ def test_the_rule_is_the_same_in_torch():
 def test_a_forecast_does_not_read_the_first_hours_of_a_fault_that_lasts():
     """Which a rule that only looks back believes until it has seen four of them."""
     values = traffic(days=30)
-    values[-6:, 0] = 5 * values.max()
+    values[-6:, 0] = high = 5 * values.max()
     bounds = Bounds.of(values[:TRAINED], DAY)
     looking_back, at_end = (bounds.believed(values, at_end=now)[-7:, 0] for now in (False, True))
     assert np.isnan(looking_back).tolist() == [False] * 4 + [True] * 3
     assert np.isnan(at_end).tolist() == [False] + [True] * 6
     np.testing.assert_array_equal(bounds.believed(values, at_end=True)[:, 1:], values[:, 1:])
-    brief = values[:-3]
+    values[-60:-2, 0] = high
+    assert np.isnan(bounds.believed(values, at_end=True)[-60:, 0]).all(), "and normal ones after"
+    brief = values[:-57]
     np.testing.assert_array_equal(bounds.believed(brief, at_end=True), brief)

@@ -91,6 +91,28 @@ def test_readings_that_the_model_does_not_believe_are_named_and_missing(known, t
     assert cells["missing"].sum() == len(who)
 
 
+@pytest.mark.parametrize("hours", [5, 6, 8])
+def test_all_hours_of_a_fault_that_lasts_until_now_are_missing(known, tmp_path, hours):
+    """Also the first, which the model believes by itself, and those after them."""
+    right, odd = (day(1).rename_axis("Station", axis=1) for _ in range(2))
+    odd.iloc[-hours:, 2] = 4000.0
+    forecasts = []
+    for days in ((right, day(2)), (odd, day(2))):
+        run = shutil.copytree(known, tmp_path / f"run-{len(forecasts)}", symlinks=True)
+        for i, records in enumerate(days):
+            update(run, write(records.rename_axis("Station", axis=1), tmp_path / f"{i}.csv"))
+            table = pd.read_csv(last_state(run) / "forecast.csv")
+            forecasts.append(table.groupby("cell")["load"].mean())
+    with open_cube(last_state(run) / "history.nc") as ds:
+        missing = np.isnan(ds["load"].to_numpy()[-48:-24])
+    if hours >= 6:  # A quarter of a day makes a state.
+        assert missing[-hours:, 2].all()
+        assert missing.sum() == hours
+    for spoilt, reference in zip(forecasts[2:], forecasts[:2], strict=True):
+        np.testing.assert_allclose(spoilt[["a", "b"]], reference[["a", "b"]], rtol=0.01)
+        np.testing.assert_allclose(spoilt["c"], reference["c"], rtol=0.15)
+
+
 def test_only_broken_counters_have_an_exit_code_of_their_own(known, tmp_path, capsys):
     path = known / "service.toml"
     path.write_text(path.read_text() + "[monitor]\ncells_share = 0.5\nmost_mase = 0\n")
