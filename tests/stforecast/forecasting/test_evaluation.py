@@ -51,8 +51,10 @@ def test_each_part_is_forecast_once_by_each_model(cube, tiny, tmp_path, asked):
 def test_a_history_is_read_once_for_forecast_and_bounds(cube, tiny, monkeypatch):
     forecaster = Forecaster("fedavg", **{**tiny, **INTERVALS}).fit(cube)
     twice = forecaster.predict(cube, 3), forecaster.predict_interval(cube, 3)
-    read, read_values = [], reading._read_values
-    monkeypatch.setattr(reading, "_read_values", lambda *a: read.append(a) or read_values(*a))
+    read, read_covariates = [], reading.read_covariates
+    monkeypatch.setattr(
+        reading, "read_covariates", lambda *a: read.append(a) or read_covariates(*a)
+    )
     history = forecaster.read(cube)
     once = forecaster.predict(history, 3), forecaster.predict_interval(history, 3)
     assert len(read) == 1
