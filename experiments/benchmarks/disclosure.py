@@ -156,12 +156,10 @@ def rows_of(
 def rows_of_few(path: Path) -> Iterator[dict[str, Any]]:
     """Return the rows of quadratic equations: each cell of a sum of few, and one cell of trees."""
     about = about_of(path, *QUICK[0], "quadratic equations")
-    victims = few_victims(path, "fedlean")
-    found = each_of_few(victims, weekly_guess(victims.readings))
-    yield from rows_of([(("sum", FEW), ("cell", found))], "fedlean", about)
-    victims = few_victims(path, "fedtrees")
-    found = each_of_few(victims, weekly_guess(victims.readings), cells=1)
-    yield from rows_of([(("plain", 1), ("cell", found))], "fedtrees", about)
+    for method, upload, cells in (("fedlean", "sum", FEW), ("fedtrees", "plain", 1)):
+        victims = few_victims(path, method)
+        found = each_of_few(victims, weekly_guess(victims.readings), cells)
+        yield from rows_of([((upload, cells), ("cell", found))], method, about)
 
 
 def rows_of_rotation(path: Path) -> Iterator[dict[str, Any]]:
