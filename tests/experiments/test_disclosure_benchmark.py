@@ -82,10 +82,6 @@ def test_a_verdict_follows_from_the_numbers_and_the_guess(exact, near, r, verdic
     assert disclosure.verdict(dict(zip(names, (exact, near, r), strict=True)), guess) == verdict
 
 
-UNDECLARED = {"fedproto"}
-"""Methods that gave readings up, of which the class may not say so yet."""
-
-
 @pytest.mark.parametrize("verdict", ["readings", "some"])
 def test_exactly_the_methods_whose_plain_upload_gave_readings_up_declare_it(verdict):
     """By the worst of the attacks on cells, whatever the settings."""
@@ -93,10 +89,7 @@ def test_exactly_the_methods_whose_plain_upload_gave_readings_up_declare_it(verd
     worst = {name: disclosure.worst(own).split()[0] for name, own in rows.groupby("method")}
     found = {name for name, of_method in worst.items() if of_method == verdict}
     declared = {name for name, method in METHODS.items() if method.attacked.discloses == verdict}
-    if verdict == "readings":
-        assert found == declared | UNDECLARED
-    else:
-        assert found == (declared & worst.keys()) - UNDECLARED
+    assert found == (declared if verdict == "readings" else declared & worst.keys())
 
 
 SAID = {

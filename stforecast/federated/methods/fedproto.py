@@ -62,7 +62,7 @@ class FedProto(Method):
     name = "fedproto"
     summary = "exchanges mean features of each key; each client keeps its model"
     paper = "Tan et al., AAAI 2022"
-    attacked = Attacked(guards=RULES)
+    attacked = Attacked(guards=RULES, discloses="readings")
     sends = Upload(
         needs_each="its server weighs each client's prototypes by that client's own counts",
         counts=True,
