@@ -23,7 +23,7 @@ from typing import IO, Any, BinaryIO, TextIO
 import numpy as np
 import polars as pl
 
-from data_prep.base.errors import InputError, Words, choose, counted, some
+from data_prep.base.errors import InputError, Words, counted, some
 from data_prep.base.limits import CHUNK, check_size, read_expanded
 from data_prep.readers.columns import PACKED, TEXTS, Origin, has_comma
 from data_prep.readers.head import (
@@ -41,9 +41,8 @@ from data_prep.readers.head import (
     times_across,
     usual_width,
 )
+from data_prep.readers.options import TableOptions
 from data_prep.readers.written_numbers import (
-    DECIMALS,
-    Decimal,
     may_be_grouped,
     say_three_decimals,
 )
@@ -56,27 +55,9 @@ MAX_COLUMNS = 20_000  # twice the cells of Milan; the parser needs kilobytes for
 ROW, FIELD = 32, 16  # minimum bytes of memory for each while a table is read
 
 
-@dataclass(frozen=True)
-class Dialect:
-    """How a file is written.
-
-    The decimal mark `"auto"` takes a comma if nothing else fits; a workbook's `sheet` may be left
-    out if it is the only one. An `encoding` is recognised if it is None.
-    """
-
-    header: bool = True
-    decimal: Decimal = "auto"
-    sheet: str | None = None
-    encoding: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.decimal not in DECIMALS:
-            raise choose("decimal mark", self.decimal, DECIMALS)
-
-    @staticmethod
-    def numbered(n: int) -> list[str]:
-        """Return the names of the columns of a file without a header: 1, 2, and so on."""
-        return [str(i) for i in range(1, n + 1)]
+def numbered(n: int) -> list[str]:
+    """Return the names of the columns of a file without a header: 1, 2, and so on."""
+    return [str(i) for i in range(1, n + 1)]
 
 
 def check_columns(n: int, name: str) -> None:
@@ -94,7 +75,7 @@ INFERRED = 1000  # rows whose fields show the kinds of columns; if later ones di
 
 
 def read_delimited(
-    path: Path, keys: Container[str], dialect: Dialect, content: bytes | None = None
+    path: Path, keys: Container[str], options: TableOptions, content: bytes | None = None
 ) -> tuple[pl.DataFrame, Origin]:
     """Read a file of values that are separated by commas, semicolons, tabs or bars.
 
@@ -104,24 +85,24 @@ def read_delimited(
     """
     content = _unpacked(path) if content is None else content
     try:
-        if dialect.encoding is not None:
-            b"".decode(dialect.encoding)
+        if options.encoding is not None:
+            b"".decode(options.encoding)
     except LookupError as e:
         raise InputError(
-            f"unknown encoding {dialect.encoding!r}; ", Words("give {encoding} such as cp1252")
+            f"unknown encoding {options.encoding!r}; ", Words("give {encoding} such as cp1252")
         ) from e
-    encoding = dialect.encoding or find_encoding(_start(path, content), path.name)
+    encoding = options.encoding or find_encoding(_start(path, content), path.name)
     if encoding not in UNICODE:
         content = _recoded(path, content, encoding)
     if _start(path, content).removeprefix(codecs.BOM_UTF8).startswith(ANNOTATIONS):
-        return _read_annotated(path, content, keys, dialect)
+        return _read_annotated(path, content, keys, options)
     try:
-        return _read(path, content, keys, dialect)
+        return _read(path, content, keys, options)
     except pl.exceptions.PolarsError as e:
         if encoding not in UNICODE or "utf" not in str(e).lower():
             raise
         found = find_encoding(path.read_bytes() if content is None else content, path.name)
-        return _read(path, _recoded(path, content, found), keys, dialect)
+        return _read(path, _recoded(path, content, found), keys, options)
 
 
 ANNOTATIONS = (b"#group", b"#datatype", b"#default", b"#constant")
@@ -129,7 +110,7 @@ ANNOTATIONS = (b"#group", b"#datatype", b"#default", b"#constant")
 
 
 def _read_annotated(
-    path: Path, content: bytes | None, keys: Container[str], dialect: Dialect
+    path: Path, content: bytes | None, keys: Container[str], options: TableOptions
 ) -> tuple[pl.DataFrame, Origin]:
     """Read a file of InfluxDB without annotations and the columns that number its tables.
 
@@ -137,7 +118,7 @@ def _read_annotated(
     """
     text = path.read_bytes() if content is None else content
     plain = re.sub(rb"(?m)^#[^\r\n]*", b"", text.removeprefix(codecs.BOM_UTF8))
-    table, origin = _read(path, plain, keys, dialect)
+    table, origin = _read(path, plain, keys, options)
     return table.drop("result", "table", "_start", "_stop", strict=False), origin
 
 
@@ -184,7 +165,7 @@ def may_have_times(path: Path, content: bytes | None) -> bool:
 
 
 def _read(
-    path: Path, content: bytes | None, keys: Container[str], dialect: Dialect
+    path: Path, content: bytes | None, keys: Container[str], options: TableOptions
 ) -> tuple[pl.DataFrame, Origin]:
     start = _start(path, content)
     text = start.decode("utf-8-sig", errors="replace")
@@ -201,21 +182,21 @@ def _read(
     for row in reader:
         rows.append(row)
         ends.append(reader.line_num)
-    if dialect.header:
+    if not options.no_header:
         head = find_head(rows, path.name, "line")
         names = check_names(head.names, head.before, path.name, "line")
         skip = ends[head.rows - 1] if rows else 0
     else:
         width, _ = usual_width(rows)
-        head, names, skip = Head(0, 0, []), Dialect.numbered(width), 0
+        head, names, skip = Head(0, 0, []), numbered(width), 0
     check_columns(len(names), path.name)
     body = _Body(
         path, content, separator, names, skip, len("".join(lines[:skip]).encode()), head.timed
     )
     lacking, content = body.without_notes()
-    as_text = dialect.decimal == "comma" or any(has_comma(f) for row in rows for f in row)
+    as_text = options.decimal == "comma" or any(has_comma(f) for row in rows for f in row)
     table = body.parse(content, keys, as_text)
-    if not as_text and dialect.decimal == "auto":
+    if not as_text and options.decimal == "auto":
         if separator == ";":
             say_three_decimals(rows[head.rows :], names, keys, path.name)
         if any(map(may_be_grouped, table.iter_columns())):
@@ -242,7 +223,7 @@ def _read(
         as_text=as_text,
         texts=texts,
     )
-    return without_empty(table, len(head.names) if dialect.header else 0), origin
+    return without_empty(table, 0 if options.no_header else len(head.names)), origin
 
 
 def without_empty(table: pl.DataFrame, n_named: int) -> pl.DataFrame:

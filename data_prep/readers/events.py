@@ -14,7 +14,6 @@ from data_prep.base.errors import InputError, Words, some
 from data_prep.readers.columns import CELLS, ID_NAME, Origin, is_text, named, which_of
 from data_prep.readers.layout import (
     AREAS,
-    CELL,
     START,
     Layout,
     cells_of,
@@ -25,6 +24,7 @@ from data_prep.readers.layout import (
     named_after_start,
     say_cell,
 )
+from data_prep.readers.options import CELL
 
 COUNT = "count"
 """Name of the number of records of a step and cell."""

@@ -29,13 +29,13 @@ from data_prep.readers.columns import (
     is_table_in_folder,
     names_table,
 )
-from data_prep.readers.delimited import Dialect, may_have_times
+from data_prep.readers.delimited import may_have_times
 from data_prep.readers.files import from_pandas, read_file, sheets_of, to_pandas
+from data_prep.readers.options import Decimal, TableOptions
 from data_prep.readers.time_columns import drop_rows, find_times, times_down
 from data_prep.readers.time_parts import fill_labels, join_times, read_serials
 from data_prep.readers.units import common_unit, is_service, scale_of, unit_of, without_unit
 from data_prep.readers.written_numbers import (
-    Decimal,
     decide_decimal,
     spread_quantities,
     to_numbers,
@@ -137,12 +137,7 @@ class _Read(NamedTuple):
 
 
 def read_export(
-    path: Path | pd.DataFrame,
-    *,
-    time: str,
-    keys: Container[str],
-    dialect: Dialect,
-    layout: str = "auto",
+    path: Path | pd.DataFrame, options: TableOptions
 ) -> tuple[pd.DataFrame, str, Origin]:
     """Read an export; return its table, the column of times and the location of its rows.
 
@@ -150,28 +145,25 @@ def read_export(
 
     Args:
         path: a file, a folder, a zip, a pattern such as `exports/*.csv`, or a frame.
-        time: name of the column of times, or two names, of dates and of times of day.
-        keys: columns to keep as text.
-        dialect: how files are written.
-        layout: what the columns of several files with the same times are: `"wide"`, cells, or
-            `"services"`.
+        options: the columns of times and cells; how files are written; and what the columns of
+            several files with the same times are: `"wide"`, cells, or `"services"`.
     """
+    time, keys = options.time, options.keys
     if isinstance(path, pd.DataFrame):
         read = [_read_frame(path, time, keys)]
         path = Path(read[0].name)
     else:
-        read = _read_parts(path, time, keys, dialect)
-    marks = (decide_decimal(one.table, dialect.decimal, keys, one.origin) for one in read)
+        read = _read_parts(path, options)
+    marks = (decide_decimal(one.table, options.decimal, keys, one.origin) for one in read)
     mark: Decimal = "comma" if "comma" in marks else "point"
     if mark == "comma" and not all(one.origin.as_text for one in read):
-        comma = dataclasses.replace(dialect, decimal=mark)
-        return read_export(path, time=time, keys=keys, dialect=comma, layout=layout)
+        return read_export(path, dataclasses.replace(options, decimal=mark))
     for i, one in enumerate(read):
         table, origin = to_numbers(one.table, mark, keys, one.origin)
         table, origin = spread_quantities(table, one.times, keys, origin)
         table, origin = use_unit_column(table, keys, origin)
         read[i] = one._replace(table=table, origin=origin)
-    _, table, origin, times = read[0] if len(read) == 1 else combine(read, path, layout)
+    _, table, origin, times = read[0] if len(read) == 1 else combine(read, path, options.layout)
     table, joined = join_times(table, times)
     return to_pandas(table), time if joined is None else joined, origin
 
@@ -184,12 +176,13 @@ def _read_frame(df: pd.DataFrame, time: str, keys: Container[str]) -> _Read:
     return _Read(origin.name, fill_labels(table, times, keys, origin), origin, times)
 
 
-def _read_parts(path: Path, time: str, keys: Container[str], dialect: Dialect) -> list[_Read]:
+def _read_parts(path: Path, options: TableOptions) -> list[_Read]:
     """Read the files or sheets of an export that have times."""
-    parts = _without_prose(parts_of(path, dialect.sheet), path)
+    keys = options.keys
+    parts = _without_prose(parts_of(path, options.sheet), path)
     read: list[_Read] = []
     for part in parts:
-        table, origin = read_file(part.path, keys, dialect, part.content, part.sheet)
+        table, origin = read_file(part.path, keys, options, part.content, part.sheet)
         if len(parts) > 1:
             if part.sheet and not (origin.timed and len(table)):
                 log.info("%s: sheet %r has no times and is left out", path.name, part.sheet)
@@ -197,10 +190,10 @@ def _read_parts(path: Path, time: str, keys: Container[str], dialect: Dialect) -
             several = part.sheet and any(other.path != part.path for other in parts)
             name = f"{part.path.name}, {part.name}" if several else part.name
             origin = dataclasses.replace(origin, name=name)
-        table, origin = times_down(read_serials(table, time, origin), origin)
+        table, origin = times_down(read_serials(table, options.time, origin), origin)
         times = read[0].times if read else []
         if not times or not set(times) <= set(table.columns):
-            times = find_times(table, time, origin, header=dialect.header)
+            times = find_times(table, options.time, origin, header=not options.no_header)
         if "" in table.columns and "" not in times:
             log.info("%s: the first column has no name and is left out", origin.name)
             table = table.drop("")

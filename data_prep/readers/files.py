@@ -30,6 +30,7 @@ from data_prep.base.limits import check_expansion, check_size
 from data_prep.readers import delimited
 from data_prep.readers.columns import ARROW, JSON, SUFFIXES, Origin, names_table
 from data_prep.readers.head import LINES, MISSING, check_names, find_head
+from data_prep.readers.options import TableOptions
 from data_prep.readers.packed import arrow_size, parquet_size
 from data_prep.readers.pandas_hdf5 import SUFFIXES_OF_FRAMES, read_hdf
 from data_prep.readers.sheets import Area, open_book
@@ -45,7 +46,7 @@ def sheets_of(path: Path) -> list[str]:
 
 
 def read_excel(
-    path: Path, keys: Container[str], dialect: delimited.Dialect
+    path: Path, keys: Container[str], options: TableOptions
 ) -> tuple[pl.DataFrame, Origin]:
     """Read a sheet of a workbook; formulas give the values that were stored with them.
 
@@ -53,7 +54,7 @@ def read_excel(
     all have the value of the first of them.
     """
     with open_book(path) as book:
-        found, merged = book.rows(_choose_sheet(list(book.sheets), dialect.sheet, path.name))
+        found, merged = book.rows(_choose_sheet(list(book.sheets), options.sheet, path.name))
     rows = _filled(found, merged, path)
     if not rows:
         raise InputError(
@@ -61,8 +62,8 @@ def read_excel(
         )
     begin = [["" if v is None else _text(v) for v in row] for row in rows[:LINES]]
     head = find_head(begin, path.name, "row")
-    names, skip = delimited.Dialect.numbered(len(rows[0])), 0
-    if dialect.header:
+    names, skip = delimited.numbered(len(rows[0])), 0
+    if not options.no_header:
         names, skip = check_names(head.names, head.before, path.name, "row"), head.rows
     columns = [
         _column(name, [row[i] for row in rows[skip:]], name in keys) for i, name in enumerate(names)
@@ -78,7 +79,7 @@ def read_excel(
         timed=head.timed,
         as_text=True,  # Numbers are numbers in a sheet.
     )
-    return delimited.without_empty(table, len(head.names) if dialect.header else 0), origin
+    return delimited.without_empty(table, 0 if options.no_header else len(head.names)), origin
 
 
 def _text(value: Any) -> str:
@@ -139,7 +140,6 @@ def _column(name: str, values: list[Any], is_key: bool) -> pl.Series:
     return pl.Series(name, texts, dtype=pl.String)
 
 
-DIALECT = delimited.Dialect()
 _HOW = {".parquet": "as Parquet", ".xlsx": "as an Excel workbook"}
 _HOW |= dict.fromkeys(JSON, "as JSON") | dict.fromkeys(ARROW, "as Arrow")
 _HOW |= dict.fromkeys(SUFFIXES_OF_FRAMES, "as HDF5")
@@ -160,17 +160,18 @@ _WHOLE_NUMBER = r"^(0|[1-9][0-9]{0,17})$"
 
 
 def read_table(
-    path: Path, *, text_columns: Container[str] = (), dialect: delimited.Dialect = DIALECT
+    path: Path, *, text_columns: Container[str] = (), options: TableOptions | None = None
 ) -> tuple[pd.DataFrame, Origin]:
     """Read a CSV, Parquet or Excel file; return it with the location of its rows, for errors.
 
     An empty field is NaN or None. The `text_columns` of a CSV are kept as text.
     """
-    table, origin = read_file(path, text_columns, dialect)
-    mark = decide_decimal(table, dialect.decimal, text_columns, origin)
+    options = options or TableOptions()
+    table, origin = read_file(path, text_columns, options)
+    mark = decide_decimal(table, options.decimal, text_columns, origin)
     if mark == "comma" and not origin.as_text:
-        comma = dataclasses.replace(dialect, decimal=mark)
-        return read_table(path, text_columns=text_columns, dialect=comma)
+        comma = dataclasses.replace(options, decimal=mark)
+        return read_table(path, text_columns=text_columns, options=comma)
     table, origin = to_numbers(table, mark, text_columns, origin)
     return to_pandas(table), origin
 
@@ -178,7 +179,7 @@ def read_table(
 def read_file(
     path: Path,
     text_columns: Container[str],
-    dialect: delimited.Dialect,
+    options: TableOptions,
     content: bytes | None = None,
     sheet: str | None = None,
 ) -> tuple[pl.DataFrame, Origin]:
@@ -202,10 +203,10 @@ def read_file(
             table, origin = read_hdf(path)
         elif ending == ".xlsx":
             table, origin = read_excel(
-                path, text_columns, dataclasses.replace(dialect, sheet=sheet or dialect.sheet)
+                path, text_columns, dataclasses.replace(options, sheet=sheet or options.sheet)
             )
         else:
-            table, origin = delimited.read_delimited(path, text_columns, dialect, content)
+            table, origin = delimited.read_delimited(path, text_columns, options, content)
     _check_texts(table, path)
     return table, origin
 

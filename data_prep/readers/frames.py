@@ -7,17 +7,17 @@ import logging
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 from pandas.api import types
 
-from data_prep.base.errors import InputError, Words, choose, close_to, counted, some
+from data_prep.base.errors import InputError, Words, close_to, counted, some
 from data_prep.base.limits import check_size
-from data_prep.cube import CLOCKS, make_cube
+from data_prep.cube import make_cube
 from data_prep.notices import warn_of_speeds_of_0
 from data_prep.readers.columns import (
     Origin,
@@ -28,10 +28,11 @@ from data_prep.readers.columns import (
     value_columns,
 )
 from data_prep.readers.counters import increments, readings, refuse_levels
+from data_prep.readers.options import TableOptions
 from data_prep.readers.resampling import Resampling, check_periods, check_steps
 from data_prep.readers.sites import read_places, read_properties
 from data_prep.readers.time_axis import TimeAxis, may_be_shown_twice, place_times
-from data_prep.readers.times import EPOCH_SECONDS, check_time_zone, read_times
+from data_prep.readers.times import EPOCH_SECONDS, read_times
 from data_prep.readers.units import is_level, usual
 
 
@@ -86,8 +87,6 @@ def _among(part: str, known: dict[str, Any], name: str) -> set[Any]:
     )
 
 
-Duplicates = Literal["error", "sum", "mean"]
-DUPLICATES = get_args(Duplicates)
 SHOWN = 5
 RESERVED = ("time", "cell", "lon", "lat")
 ABOUT = ("title", "source", "license", "zero_is_missing", "checksums")
@@ -97,7 +96,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class TableOptions:
+class CubeOptions:
     """Metadata and options that a table does not contain.
 
     Args:
@@ -132,13 +131,11 @@ class TableOptions:
     checksums: Mapping[str, str] = field(default_factory=dict)
     origin: Origin = field(default_factory=Origin)
 
-    def __post_init__(self) -> None:
-        if self.clock not in CLOCKS:
-            raise choose("clock", self.clock, CLOCKS)
-        if self.duplicates not in DUPLICATES:
-            raise choose("choice for duplicates", self.duplicates, DUPLICATES)
-        if self.time_zone is not None:
-            check_time_zone(self.time_zone)
+    @classmethod
+    def of(cls, options: TableOptions, **known: Any) -> CubeOptions:
+        """Return the options of a table with what is known of it."""
+        names = {f.name for f in fields(cls)} - {"origin", *ABOUT} | {"zero_is_missing"}
+        return cls(**{name: getattr(options, name) for name in names} | known)
 
     def unit_of(self, variable: str) -> str:
         """Return the unit of a variable in its usual spelling, `"1"` for none."""
@@ -152,7 +149,7 @@ class TableOptions:
 
 
 def from_frame(
-    df: pd.DataFrame, *, name: str = "value", options: TableOptions = TableOptions()
+    df: pd.DataFrame, *, name: str = "value", options: CubeOptions = CubeOptions()
 ) -> xr.Dataset:
     """Turn a wide frame, one row per time and one column per cell, into a cube.
 
@@ -216,7 +213,7 @@ def from_long(
     time: str = "time",
     cell: str = "cell",
     values: Sequence[str] | None = None,
-    options: TableOptions = TableOptions(),
+    options: CubeOptions = CubeOptions(),
 ) -> xr.Dataset:
     """Turn a long frame, one row per (time, cell), into a cube with one variable per value column.
 
@@ -271,7 +268,7 @@ def _in_steps(
     cell_at: np.ndarray,
     axis: TimeAxis,
     cells: np.ndarray,
-    options: TableOptions,
+    options: CubeOptions,
 ) -> dict[str, np.ndarray]:
     """Put the values of rows into steps of cells, each `(steps, cells)`.
 
@@ -306,7 +303,7 @@ def _increases(
     counters: Mapping[str, Sequence[tuple[np.ndarray, np.ndarray]]],
     axis: TimeAxis,
     cells: np.ndarray,
-    options: TableOptions,
+    options: CubeOptions,
 ) -> tuple[dict[str, np.ndarray], TimeAxis]:
     """Return the increments `(steps, cells)` of counters, and the steps from the first to the last.
 
@@ -356,7 +353,7 @@ def _copies(
     times: pd.DatetimeIndex,
     same: np.ndarray,
     zone: str | None,
-    options: TableOptions,
+    options: CubeOptions,
 ) -> np.ndarray:
     """Return which rows repeat a row of the same time and cell with the same values, `(rows,)`.
 
@@ -373,8 +370,8 @@ def _copies(
 
 
 def _without(
-    df: pd.DataFrame, copies: np.ndarray, options: TableOptions
-) -> tuple[pd.DataFrame, TableOptions]:
+    df: pd.DataFrame, copies: np.ndarray, options: CubeOptions
+) -> tuple[pd.DataFrame, CubeOptions]:
     """Return a frame without rows that are copies, and its options; say how many they are."""
     kept, origin = np.flatnonzero(~copies), options.origin
     log.warning(
@@ -387,7 +384,7 @@ def _without(
 
 
 def _to_read_hour_twice(
-    times: pd.DatetimeIndex, same: np.ndarray, zone: str | None, options: TableOptions
+    times: pd.DatetimeIndex, same: np.ndarray, zone: str | None, options: CubeOptions
 ) -> Words | None:
     """Return advice if repeated times may be the hour that a wall clock shows twice, else None.
 
@@ -412,7 +409,7 @@ def _records(same: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _place(
-    values: np.ndarray, at: np.ndarray, size: int, options: TableOptions, merge: str = ""
+    values: np.ndarray, at: np.ndarray, size: int, options: CubeOptions, merge: str = ""
 ) -> np.ndarray:
     """Place rows at their positions among `size`, NaN elsewhere; merge repeated positions.
 
@@ -433,7 +430,7 @@ def _place(
     return np.where(count > 0, merged, np.nan)
 
 
-def _seen(values: np.ndarray, options: TableOptions) -> np.ndarray:
+def _seen(values: np.ndarray, options: CubeOptions) -> np.ndarray:
     """Return which values were recorded, in their shape."""
     result: np.ndarray = ~np.isnan(values) & ((values != 0) | (not options.zero_is_missing))
     return result
@@ -463,7 +460,7 @@ def _warn_of_empty(variable: str, cells: np.ndarray, origin: Origin) -> None:
     )
 
 
-def _warn_of_averaged_zeros(values: np.ndarray, variable: str, options: TableOptions) -> None:
+def _warn_of_averaged_zeros(values: np.ndarray, variable: str, options: CubeOptions) -> None:
     """Log speeds of 0 that are going to be part of means, where they are not seen any more."""
     averaged = options.resampling is not None and options.resampling.agg == "mean"
     if averaged and not options.zero_is_missing:
@@ -471,7 +468,7 @@ def _warn_of_averaged_zeros(values: np.ndarray, variable: str, options: TableOpt
         warn_of_speeds_of_0(values, name, options.unit_of(variable))
 
 
-def _warn_of_summed_levels(variables: Sequence[str], options: TableOptions) -> None:
+def _warn_of_summed_levels(variables: Sequence[str], options: CubeOptions) -> None:
     """Log the variables that an option adds up, and that are likely levels such as speeds."""
     levels = [v for v in variables if is_level(v, options.unit_of(v))]
     summed = options.resampling is not None and options.resampling.agg == "sum"
@@ -488,7 +485,7 @@ def _make_cube(
     values: Mapping[str, np.ndarray],
     axis: TimeAxis,
     cells: np.ndarray,
-    options: TableOptions,
+    options: CubeOptions,
     places: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> xr.Dataset:
     odd = [n for n in values if not n.isprintable() or n in ("", *RESERVED) or "/" in n]

@@ -7,7 +7,6 @@ import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -25,6 +24,7 @@ from data_prep.readers.columns import (
     value_columns,
     which_of,
 )
+from data_prep.readers.options import CELL
 from data_prep.readers.sites import read_properties
 from data_prep.readers.time_columns import TOTAL
 from data_prep.readers.units import is_service
@@ -32,9 +32,6 @@ from data_prep.readers.written_times import CLOCK_LIKE, are_times
 
 log = logging.getLogger(__name__)
 
-CELL = "cell"
-Form = Literal["auto", "long", "wide", "services", "cells-above", "services-above"]
-LAYOUTS = get_args(Form)
 SHOWN = 12
 
 

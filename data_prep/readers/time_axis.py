@@ -18,7 +18,7 @@ from data_prep.readers.resampling import DAY, even_step, refuse_gap
 from data_prep.readers.times import regular_steps, to_wall
 
 if TYPE_CHECKING:
-    from data_prep.readers.frames import TableOptions
+    from data_prep.readers.frames import CubeOptions
 
 
 HOUR = pd.Timedelta("1h")
@@ -157,7 +157,7 @@ class TimeAxis:
 
 
 def place_times(
-    times: pd.DatetimeIndex, cell_at: np.ndarray, zone: str | None, options: TableOptions
+    times: pd.DatetimeIndex, cell_at: np.ndarray, zone: str | None, options: CubeOptions
 ) -> TimeAxis:
     """Put rows on even steps.
 

@@ -29,9 +29,9 @@ from data_prep.readers.columns import (
     which_of,
 )
 from data_prep.readers.head import times_across
+from data_prep.readers.options import TIME
 from data_prep.readers.written_times import CLOCK_LIKE, MONTH, SIX_DIGITS, TIME_LIKE
 
-TIME = "time"
 CLOCK = "hour"
 """Name of a column of times of day that were the names of columns."""
 

@@ -11,7 +11,8 @@ import polars as pl
 
 from data_prep.base.errors import Words
 from data_prep.readers.columns import TIMES, Origin, named
-from data_prep.readers.time_columns import MIDNIGHT, SEEN, TIME, kind_of
+from data_prep.readers.options import TIME
+from data_prep.readers.time_columns import MIDNIGHT, SEEN, kind_of
 from data_prep.readers.times import SERIALS, from_serials
 from data_prep.readers.written_times import SIX_DIGITS
 

@@ -6,7 +6,6 @@ import dataclasses
 import logging
 import re
 from collections.abc import Container, Iterator, Sequence
-from typing import Literal, get_args
 
 import numpy as np
 import polars as pl
@@ -19,10 +18,8 @@ from data_prep.readers.columns import (
     named,
     without_calendar,
 )
+from data_prep.readers.options import Decimal
 from data_prep.readers.units import UNIT_AFTER, canonical, common_unit, factors, units_after
-
-Decimal = Literal["auto", "point", "comma"]
-DECIMALS = get_args(Decimal)
 
 _POINT = r"^\s*[+-]?([0-9]+|[1-9][0-9]{0,2}(,[0-9]{3})+|[0-9]*\.)(\.?[0-9]+)?([eE][+-]?[0-9]+)?\s*$"
 # Not 1,234, whose comma may separate thousands: another number of digits, a 0, or both marks.

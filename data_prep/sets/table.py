@@ -38,6 +38,7 @@ import re
 from collections.abc import Sequence
 from functools import partial, reduce
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -45,32 +46,28 @@ import polars as pl
 import xarray as xr
 from pandas.api.types import is_numeric_dtype
 
-from data_prep.base.errors import InputError, Words, choose, some
+from data_prep.base.errors import InputError, Words, some
 from data_prep.base.files import checksum
-from data_prep.cube import Clock, services_of, write_read
+from data_prep.cube import services_of, write_read
 from data_prep.preparation import as_attribute
-from data_prep.readers.columns import BINARY, KeyColumns, Origin, is_text
-from data_prep.readers.delimited import Dialect
+from data_prep.readers.columns import BINARY, Origin, is_text
 from data_prep.readers.events import COUNT, ask_for_events, find_records
 from data_prep.readers.exports import files_of, read_export
 from data_prep.readers.files import to_pandas, whole_numbers
-from data_prep.readers.frames import Duplicates, TableOptions, from_frame, from_long, keep_cells
+from data_prep.readers.frames import CubeOptions, from_frame, from_long, keep_cells
 from data_prep.readers.layout import (
-    CELL,
-    LAYOUTS,
-    Form,
     Layout,
     cells_of,
     find_layout,
     no_time,
     unfold,
 )
-from data_prep.readers.resampling import Aggregate, Resampling, step_length
+from data_prep.readers.options import CELL, TableOptions
+from data_prep.readers.resampling import step_length
 from data_prep.readers.sites import add_sites
-from data_prep.readers.time_columns import TIME, TOTAL
+from data_prep.readers.time_columns import TOTAL
 from data_prep.readers.times import are_of_day
 from data_prep.readers.units import common_unit, factor, unit_of, without_unit
-from data_prep.readers.written_numbers import Decimal
 from data_prep.readers.written_times import date_formats
 from data_prep.sets.dcrnn import MetrLA, PemsBay
 
@@ -79,130 +76,67 @@ SOURCES: tuple[()] = ()
 log = logging.getLogger(__name__)
 
 
-def read(
-    raw: Path | pd.DataFrame,
-    *,
-    layout: Form = "auto",
-    time: str = TIME,
-    cell: str = CELL,
-    values: str | None = None,
-    cells: str | None = None,
-    time_format: str = "",
-    start: str | None = None,
-    step: str | None = None,
-    no_header: bool = False,
-    decimal: Decimal = "auto",
-    sheet: str | None = None,
-    encoding: str | None = None,
-    sites: str | None = None,
-    crs: str | None = None,
-    resample: str | None = None,
-    agg: Aggregate | None = None,
-    name: str = "value",
-    units: str = "1",
-    time_zone: str | None = None,
-    clock: Clock = "utc",
-    zero_is_missing: bool = False,
-    allow_gaps: bool = False,
-    duplicates: Duplicates = "error",
-) -> xr.Dataset:
+def read(raw: Path | pd.DataFrame, **options: Any) -> xr.Dataset:
     """Read a table as a cube.
 
     Args:
         raw: The table, such as a .csv, .csv.gz, .xlsx, .parquet, .feather or .h5 file, or several:
             a folder, a .zip or a pattern such as 'exports/*.csv'; in Python also a frame, whose
             index is not read.
-        layout: long, wide (a column for each cell), services (a column for each service of one
-            cell), cells-above or services-above (two rows of names), or auto, which decides by the
-            names and numbers of columns and fails if two readings fit.
-        time: Name of the column of times, or of those of their parts, such as Date,Time or
-            Year,Month,Day,Hour.
-        cell: Name of the column of cell ids in a long table, or of several, such as site,sector.
-        values: Comma-separated value columns to take, by default every column that holds numbers.
-        cells: Cells to keep, such as 5,11-20, or to leave out, such as not:5.
-        time_format: Format of the times: dayfirst, monthfirst, excel (days since 1899-12-30) or of
-            strptime, such as '%d.%m.%Y %H:%M'; by default ISO 8601, or the only order of day and
-            month that fits.
-        start: First time of a table without times, which needs --step, too.
-        step: Time from row to row of a table without times, such as 10min.
-        no_header: The first row holds values; columns are named 1, 2 and so on.
-        decimal: Decimal mark of a text file; auto takes a comma where nothing else fits.
-        sheet: Sheet of an Excel file; by default all that have times.
-        encoding: Encoding of a text file, such as cp1252; by default recognised.
-        sites: Table of sites, whose columns describe the cells: positions, vendor, capacity; or
-            their polygons or points, a .geojson or .gpkg file.
-        crs: Projected system of the sites' positions, such as EPSG:25832; by default degrees.
-        resample: Longer step into which records at uneven times are merged, such as 10min; needs
-            --agg. 1D means days of the time zone.
-        agg: How to merge the records of a step and cell: sum, for counts, which is missing if a
-            record is missing; mean, for levels, over the records that are present; count, the
-            number of events such as trips, or total, the sum of their values, both 0 without any;
-            or increase, what counters that run on rise by.
-        name: Name of the variable that a wide table holds.
-        units: Unit of the values, "1" for none.
-        time_zone: IANA name of the place's time zone, by default the table's own or UTC.
-        clock: Whether times without an offset are "utc" or the "local" wall clock of the zone,
-            which observes daylight saving time.
-        zero_is_missing: Treat 0 as missing.
-        allow_gaps: Leave NaN where a row is missing instead of refusing the table.
-        duplicates: Treatment of several rows for one time and cell, before --resample: "error",
-            "sum" or "mean".
+        **options: those of `TableOptions`.
 
     Raises:
         InputError: if the table is invalid or an option is needed; names the file and the line.
     """
-    given = {name: value for name, value in locals().items() if name != "raw"}
+    return _read(raw, TableOptions(**options))
+
+
+def _read(raw: Path | pd.DataFrame, given: TableOptions) -> xr.Dataset:
+    layout, cell, cells, name, resampling = (
+        given.layout,
+        given.cell,
+        given.cells,
+        given.name,
+        given.resampling,
+    )
     files = [] if isinstance(raw, pd.DataFrame) else files_of(raw := Path(raw))
     _warn_of_published(files)
-    if layout not in LAYOUTS:
-        raise choose("layout", layout, LAYOUTS)
-    resampling = Resampling.of(resample, agg)
-    dialect = Dialect(not no_header, decimal, sheet, encoding)
-    keys = KeyColumns(time, cell)
-    df, time, origin = read_export(raw, time=time, keys=keys, dialect=dialect, layout=layout)
-    if start is not None or step is not None:
-        time = _set_times(df, time, cell, start, step, origin)
+    df, time, origin = read_export(raw, given)
+    if given.start is not None and given.step is not None:
+        time = _set_times(df, time, cell, given.start, given.step, origin)
     elif time not in df.columns:
         raise no_time(df, time, origin)
-    chosen = None if values is None else [v.strip() for v in values.split(",")]
-    options = TableOptions(
-        units=units,
-        time_zone=time_zone,
-        clock=clock,
-        zero_is_missing=zero_is_missing,
-        allow_gaps=allow_gaps,
-        duplicates=duplicates,
-        time_format=time_format,
-        resampling=resampling,
+    options = CubeOptions.of(
+        given,
         title=f"Table {origin.name}",
         source=origin.name,
         checksums={file.name: checksum(file) for file in files},
         origin=origin,
     )
     df, kind = unfold(df, layout, time, cell, origin)
-    if resampling is not None:
-        _refuse_unread(resampling, values, duplicates)
+    used = given
     if resampling is not None and resampling.of_events:
         asked, counts = Layout(kind, time, cell, []), resampling.agg == COUNT
-        df, found, origin = find_records(df, asked, chosen, origin, counts=counts)
+        df, found, origin = find_records(df, asked, given.chosen, origin, counts=counts)
         options = dataclasses.replace(options, origin=origin)
     else:
-        found = find_layout(df, kind, time, cell, chosen, origin)
-    _check_read(found.kind, origin.name, cell, name, sheet)
+        found = find_layout(df, kind, time, cell, given.chosen, origin)
+    _check_read(found.kind, origin.name, given)
     ids = cells_of(df, found.cell) if found.kind == "long" and cell == CELL and files else []
     ids = [c for c in ids if is_numeric_dtype(df[c])]
     if ids and not origin.name.lower().endswith(BINARY):
-        df, given["cell"] = df.assign(**{c: _as_written(df[c], origin) for c in ids}), found.cell
+        df = df.assign(**{c: _as_written(df[c], origin) for c in ids})
+        used = dataclasses.replace(used, cell=found.cell)
     if found.kind == "wide":
         df, origin = _cells_in_one_unit(df, found.values, origin)
-    if units == "1":
+    if given.units == "1":
         options = dataclasses.replace(options, units=_units(found, name, origin))
     elif found.kind != "wide" and len(found.values) > 1:
         log.warning(
             "%s: %s is taken as the unit of %s; if that of one only, write units into the names of "
             "columns, such as 'speed (km/h)'",
             origin.name,
-            units,
+            given.units,
             some(found.values),
         )
     df, found, options = _without_slashes(df, found, options)
@@ -212,16 +146,18 @@ def read(
         try:
             ds = _long(df, found, cells, options)
         except InputError as e:
-            cell = str(given["cell"])
-            events = None if resampling else ask_for_events(e, df, found, cell, origin)
+            events = None if resampling else ask_for_events(e, df, found, used.cell, origin)
             raise events or e from (e if events else None)
     ds = ds if cells else _without_totals(ds, origin)
-    given["layout"] = found.kind if kind == layout else layout
-    given["time_format"] = time_format or _format_of_dates(df[found.time])
-    if found.kind == "wide":
-        given["values"] = None  # Its columns are cells, of which a later table may have others.
-    ds = ds.assign_attrs(as_attribute("table", given))
-    return ds if sites is None else add_sites(ds, Path(sites), crs)
+    used = dataclasses.replace(
+        used,
+        layout=found.kind if kind == layout else layout,  # type: ignore[arg-type] # a kind is one
+        time_format=given.time_format or _format_of_dates(df[found.time]),
+        # Columns of a wide table are cells, of which a later one may have others.
+        values=None if found.kind == "wide" else given.values,
+    )
+    ds = ds.assign_attrs(as_attribute("table", dataclasses.asdict(used)))
+    return ds if given.sites is None else add_sites(ds, Path(given.sites), given.crs)
 
 
 def _warn_of_published(files: Sequence[Path]) -> None:
@@ -255,6 +191,7 @@ def _format_of_dates(column: pd.Series) -> str:
 
 
 prepare = partial(write_read, read)
+Options = TableOptions
 
 
 def _cells_in_one_unit(
@@ -285,8 +222,8 @@ def _cells_in_one_unit(
 
 
 def _without_slashes(
-    df: pd.DataFrame, layout: Layout, options: TableOptions
-) -> tuple[pd.DataFrame, Layout, TableOptions]:
+    df: pd.DataFrame, layout: Layout, options: CubeOptions
+) -> tuple[pd.DataFrame, Layout, CubeOptions]:
     """Name services without a slash, which no variable may have: Flow instead of Flow (veh/h)."""
     new: dict[str, str] = {}
     for name in layout.values if layout.kind != "wide" else ():
@@ -341,18 +278,8 @@ def _nearly(own: xr.DataArray, made: xr.DataArray) -> bool:
     return bool(known.any()) and np.allclose(a, b, rtol=1e-3, atol=0.01 * float(np.abs(b).mean()))
 
 
-def _refuse_unread(resampling: Resampling, values: str | None, duplicates: str) -> None:
-    """Refuse options that nothing reads where events are counted or counters are read."""
-    if resampling.agg == COUNT and values is not None:
-        remedy = Words("leave out {values}, or give {agg:total}", values=values)
-        raise InputError("agg count reads no values; ", remedy)
-    if duplicates != "error" and (resampling.of_events or resampling.of_counters):
-        what = "each event" if resampling.of_events else "one reading for each time and cell"
-        remedy = Words("leave out {duplicates}", duplicates=duplicates)
-        raise InputError(f"agg {resampling.agg} takes {what}; ", remedy)
-
-
-def _check_read(kind: str, table: str, cell: str, name: str, sheet: str | None) -> None:
+def _check_read(kind: str, table: str, options: TableOptions) -> None:
+    cell, name, sheet = options.cell, options.name, options.sheet
     other_layout = f"{table}, whose layout is {kind}, has no use for"
     if cell != CELL and kind != "long":
         remedy = Words("only a long table reads it; leave out {cell}, or give another {layout}")
@@ -366,14 +293,9 @@ def _check_read(kind: str, table: str, cell: str, name: str, sheet: str | None) 
 
 
 def _set_times(
-    df: pd.DataFrame, time: str, cell: str, start: str | None, step: str | None, origin: Origin
+    df: pd.DataFrame, time: str, cell: str, start: str, step: str, origin: Origin
 ) -> str:
     """Insert a column of times, which count the rows, or the rows of each cell."""
-    if start is None or step is None:
-        raise InputError(
-            "start and step belong together: the time of the first row and the time from row to "
-            "row; give both"
-        )
     of_day = df.pop(time).astype(str) if time in df.columns and are_of_day(df[time]) else None
     if time in df.columns:
         raise InputError(
@@ -399,7 +321,7 @@ def _set_times(
     return time
 
 
-def _long(df: pd.DataFrame, layout: Layout, cells: str | None, options: TableOptions) -> xr.Dataset:
+def _long(df: pd.DataFrame, layout: Layout, cells: str | None, options: CubeOptions) -> xr.Dataset:
     """Return the cube of a long table, or of a table of services of one cell."""
     origin = options.origin
     if layout.kind == "services":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from data_prep import DATA_SETS
+from data_prep import DATA_SETS, options_of
 from data_prep.base.errors import InputError, counted, in_minutes
 from data_prep.base.progress import doing
 from data_prep.base.registry import help_text, title
@@ -75,8 +75,7 @@ def download_command(
 def _prepare(name: str, data_set: ModuleType) -> click.Command:
     """Return the command that prepares one data set.
 
-    Its options are those of the data set's `prepare` function, or of `read`, the same without a
-    file to write, if it has one.
+    With a function `read`, the same as `prepare` without a file to write, it can be tried.
     """
     read = getattr(data_set, "read", None)
 
@@ -120,7 +119,7 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
     if read:
         text = "Print what was understood and the first rows, and write nothing."
         params.append(click.Option(["--dry-run"], is_flag=True, help=text))
-    params += options.from_function(read or data_set.prepare, leave_out=("progress", "spread"))
+    params += options.from_function(options_of(data_set), leave_out=("progress", "spread"))
     about = data_set.__doc__
     return click.Command(
         name,

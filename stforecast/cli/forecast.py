@@ -41,9 +41,9 @@ FORECAST, PLAN = "forecast", "plan"
 
 def table_options(args: list[str]) -> dict[str, list[click.Option]]:
     """Return the options of a table, which a cube does not need."""
-    from data_prep.sets.table import read
+    from data_prep.readers.options import TableOptions
 
-    return {"Table": from_function(read)}
+    return {"Table": from_function(TableOptions)}
 
 
 FOLDS = click.Option(

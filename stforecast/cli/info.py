@@ -175,12 +175,12 @@ def _table(path: Path) -> Description:
 
 def _unclear(path: Path, error: InputError) -> Description:
     """Describe a table that `prepare` refuses without options: its columns and the question."""
-    from data_prep.readers.delimited import Dialect
     from data_prep.readers.files import read_table
+    from data_prep.readers.options import TableOptions
 
     if not path.is_file() or path.suffix.lower() == ".zip":
         raise error
-    df, _ = read_table(path, dialect=Dialect(header=not error.names("no_header")))
+    df, _ = read_table(path, options=TableOptions(no_header=error.names("no_header")))
     question = error.typed
     columns = {str(name): str(column.iloc[0]) for name, column in df.items()} if len(df) else {}
     about = {"rows": len(df), "columns": columns, "problem": question}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import dataclasses
 import os
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ import xarray as xr
 from data_prep import cube as cube_files
 from data_prep.base.errors import InputError, Words, choose
 from data_prep.readers.columns import is_table_in_folder, names_table
-from data_prep.readers.frames import TableOptions, counts_rows, from_frame
+from data_prep.readers.frames import CubeOptions, counts_rows, from_frame
 from data_prep.readers.hdf5 import holds_frame
-from data_prep.readers.resampling import Resampling
+from data_prep.readers.options import TableOptions
 
 Data = xr.Dataset | pd.DataFrame | str | os.PathLike[str]
 """A cube, a table (long, or time × cell), or the path of a cube or of a table."""
@@ -63,18 +63,19 @@ def open_cube(data: Data, *, name: str = "value", **options: Any) -> xr.Dataset:
         options.setdefault("units", units)
     if isinstance(data, pd.DataFrame) and not counts_rows(data):
         _check_options(options, OPTIONS)
-        resampling = Resampling.of(options.pop("resample", None), options.pop("agg", None))
-        if resampling and resampling.of_events:
+        title = options.pop("title", "A table")
+        given = TableOptions(**options)
+        if given.of_events:
             raise InputError(
-                f"agg {resampling.agg} takes a table in which each row is an event, but times are "
+                f"agg {given.agg} takes a table in which each row is an event, but times are "
                 "the index; give df.reset_index()"
             )
-        return from_frame(data, name=name, options=TableOptions(**options, resampling=resampling))
+        return from_frame(data, name=name, options=CubeOptions.of(given, title=title))
     if is_table(data):
         # Polars takes a while to import.
         from data_prep.sets.table import read
 
-        _check_options(options, list(inspect.signature(read).parameters)[1:])
+        _check_options(options, [field.name for field in dataclasses.fields(TableOptions)])
         table = data if isinstance(data, pd.DataFrame) else Path(str(data))
         return read(table, name=name, **options)
     if options:

@@ -16,7 +16,7 @@ from data_prep.base.errors import InputError
 from data_prep.cube import make_cube, open_cube
 from data_prep.readers.columns import Origin, numbers
 from data_prep.readers.files import read_table
-from data_prep.readers.frames import TableOptions, from_frame, from_long
+from data_prep.readers.frames import CubeOptions, from_frame, from_long
 from data_prep.readers.resampling import even_step
 from data_prep.readers.times import regular_steps
 from data_prep.readers.written_numbers import may_be_grouped
@@ -177,7 +177,7 @@ def test_time_zone_of_the_option_wins_and_an_offset_has_no_name():
     index = pd.date_range("2024-01-01", periods=2, freq="h", tz="UTC")
     df = pd.DataFrame({1: [1, 2]}, index=index)
     assert from_frame(df).attrs["time_zone"] == "UTC"
-    rome = TableOptions(time_zone="Europe/Rome")
+    rome = CubeOptions(time_zone="Europe/Rome")
     assert from_frame(df, options=rome).attrs["time_zone"] == "Europe/Rome"
     offset = df.set_axis(pd.to_datetime(["2024-01-01T01:00+01:00", "2024-01-01T02:00+01:00"]))
     assert from_frame(offset).attrs["time_zone"] == "UTC"
@@ -235,7 +235,7 @@ def test_unclear_times_are_refused(times, message):
 def test_absolute_times_have_no_local_clock():
     df = pd.DataFrame({"time": ["2024-01-01T00:00Z"], "cell": 1, "value": 1.0})
     with pytest.raises(InputError, match="clock is set to local"):
-        from_long(df, options=TableOptions(clock="local"))
+        from_long(df, options=CubeOptions(clock="local"))
 
 
 @pytest.mark.parametrize(
@@ -395,7 +395,7 @@ def test_options_list_what_is_valid(prepared, options, message):
     [("sum", False, 5.0), ("mean", False, 5 / 3), ("sum", True, 5.0), ("mean", True, 2.5)],
 )
 def test_duplicates_are_merged_over_what_was_recorded(duplicates, zero_is_missing, value):
-    options = TableOptions(duplicates=duplicates, zero_is_missing=zero_is_missing)
+    options = CubeOptions(duplicates=duplicates, zero_is_missing=zero_is_missing)
     index = TIMES[[0, 0, 0, 0, 1, 1]]
     values = [0.0, 2.0, 3.0, NAN, NAN, NAN]
     wide = from_frame(pd.DataFrame({1: values}, index=index), options=options)

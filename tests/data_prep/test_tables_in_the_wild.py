@@ -12,7 +12,7 @@ import pytest
 from data_prep.base.errors import InputError
 from data_prep.base.limits import ALLOWANCE
 from data_prep.cube import observed
-from data_prep.readers.frames import TableOptions, from_frame, from_long
+from data_prep.readers.frames import CubeOptions, from_frame, from_long
 from data_prep.sets.table import prepare, read
 
 HOURS = pd.date_range("2017-10-23 03:00", periods=48, freq="h")
@@ -415,7 +415,7 @@ def test_a_unit_of_an_option_is_spelled_as_one_of_a_header(table):
     by_option = read(table({"time": HOURS, "cell": "a", "speed": VALUES}), units="mph")
     found = [next(iter(ds.values())).attrs["units"] for ds in (by_header, by_option)]
     assert found == ["mile/hour", "mile/hour"]
-    ds = from_frame(pd.DataFrame({"a": VALUES}, HOURS), options=TableOptions(units="kbps"))
+    ds = from_frame(pd.DataFrame({"a": VALUES}, HOURS), options=CubeOptions(units="kbps"))
     assert ds["value"].attrs["units"] == "kbit/s"
 
 

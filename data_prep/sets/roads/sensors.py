@@ -11,9 +11,10 @@ import pandas as pd
 
 from data_prep.base.errors import InputError, reading, some
 from data_prep.readers.columns import Origin, numbers, require_columns
-from data_prep.readers.delimited import Dialect
+from data_prep.readers.delimited import numbered
 from data_prep.readers.files import read_table
 from data_prep.readers.npz import Header, read_npz
+from data_prep.readers.options import TableOptions
 from data_prep.sets.roads.common import check_weights
 
 MAX_ID = 100
@@ -163,10 +164,12 @@ def _read_named(path: Path, names: Sequence[str], n_ids: int) -> tuple[pd.DataFr
     column `distance` serves as `cost`, as in STSGCN's lists.
     """
     if _has_no_header(path):
-        numbered = Dialect.numbered(len(names))
-        df, origin = read_table(path, text_columns=numbered[:n_ids], dialect=Dialect(header=False))
-        require_columns(df, numbered, origin)
-        return df[numbered].set_axis(list(names), axis="columns"), origin
+        columns = numbered(len(names))
+        df, origin = read_table(
+            path, text_columns=columns[:n_ids], options=TableOptions(no_header=True)
+        )
+        require_columns(df, columns, origin)
+        return df[columns].set_axis(list(names), axis="columns"), origin
     df, origin = read_table(path, text_columns=names[:n_ids])
     if "cost" not in df.columns:
         df = df.rename(columns={"distance": "cost"})
