@@ -37,5 +37,6 @@ Without sources, `BY_HAND` may say where to fetch the files. A class with a `nam
 
 def options_of(data_set: Any) -> Callable[..., Any]:
     """Return what has the options of a data set as its keyword-only parameters."""
-    found = (getattr(data_set, name, None) for name in ("Options", "read", "prepare"))
-    return next(filter(None, found))
+    found = (getattr(data_set, name, None) for name in ("Options", "read"))
+    result: Callable[..., Any] = next(filter(None, found), data_set.prepare)
+    return result

@@ -10,7 +10,6 @@ import codecs
 import csv
 import gzip
 import io
-import logging
 import lzma
 import re
 from collections.abc import Callable, Container, Sequence
@@ -25,7 +24,7 @@ import polars as pl
 
 from data_prep.base.errors import InputError, Words, counted, some
 from data_prep.base.limits import CHUNK, check_size, read_expanded
-from data_prep.readers.columns import PACKED, TEXTS, Origin, has_comma
+from data_prep.readers.columns import PACKED, TEXTS, has_comma
 from data_prep.readers.head import (
     LINES,
     MISSING,
@@ -42,14 +41,15 @@ from data_prep.readers.head import (
     usual_width,
 )
 from data_prep.readers.options import TableOptions
+from data_prep.readers.origin import Origin, StepLog
+from data_prep.readers.table import Table
 from data_prep.readers.written_numbers import (
     may_be_grouped,
     say_three_decimals,
 )
 from data_prep.readers.written_times import TIME_LIKE
 
-log = logging.getLogger(__name__)
-
+log = StepLog("decode")
 
 MAX_COLUMNS = 20_000  # twice the cells of Milan; the parser needs kilobytes for each
 ROW, FIELD = 32, 16  # minimum bytes of memory for each while a table is read
@@ -76,7 +76,7 @@ INFERRED = 1000  # rows whose fields show the kinds of columns; if later ones di
 
 def read_delimited(
     path: Path, keys: Container[str], options: TableOptions, content: bytes | None = None
-) -> tuple[pl.DataFrame, Origin]:
+) -> Table:
     """Read a file of values that are separated by commas, semicolons, tabs or bars.
 
     It may be packed by gzip, xz or bzip2, and have titles above the names. Columns of `keys` stay
@@ -111,15 +111,15 @@ ANNOTATIONS = (b"#group", b"#datatype", b"#default", b"#constant")
 
 def _read_annotated(
     path: Path, content: bytes | None, keys: Container[str], options: TableOptions
-) -> tuple[pl.DataFrame, Origin]:
+) -> Table:
     """Read a file of InfluxDB without annotations and the columns that number its tables.
 
     Source: https://docs.influxdata.com/influxdb/v2/reference/syntax/annotated-csv.
     """
     text = path.read_bytes() if content is None else content
     plain = re.sub(rb"(?m)^#[^\r\n]*", b"", text.removeprefix(codecs.BOM_UTF8))
-    table, origin = _read(path, plain, keys, options)
-    return table.drop("result", "table", "_start", "_stop", strict=False), origin
+    table = _read(path, plain, keys, options)
+    return table.without([c for c in ("result", "table", "_start", "_stop") if c in table])
 
 
 UNICODE = ("utf-8", "utf-8-sig")
@@ -164,9 +164,7 @@ def may_have_times(path: Path, content: bytes | None) -> bool:
     return any(is_data(row, width) or times_across(row) for row in rows)
 
 
-def _read(
-    path: Path, content: bytes | None, keys: Container[str], options: TableOptions
-) -> tuple[pl.DataFrame, Origin]:
+def _read(path: Path, content: bytes | None, keys: Container[str], options: TableOptions) -> Table:
     start = _start(path, content)
     text = start.decode("utf-8-sig", errors="replace")
     if len(text.partition("\n")[0]) >= MAX_HEADER:
@@ -211,19 +209,14 @@ def _read(
         found = body.column(content, column, n_rows)
         return found if places is None else found[places]
 
-    origin = Origin(
-        path.name,
-        "line",
-        skip + 1,
-        is_file=True,
-        rows=kept,
+    return Table(
+        without_empty(table, 0 if options.no_header else len(head.names)),
+        Origin(path.name, "line", skip + 1, is_file=True, rows=kept, texts=texts),
         units=head.units,
         levels=head.levels,
         timed=head.timed,
         as_text=as_text,
-        texts=texts,
     )
-    return without_empty(table, 0 if options.no_header else len(head.names)), origin
 
 
 def without_empty(table: pl.DataFrame, n_named: int) -> pl.DataFrame:
@@ -266,14 +259,14 @@ class _Body:
             return {}, self.content
         n_empty = sum(not any(row) for row in odd.values())
         if n_empty:
-            log.info("%s: %s left out", self.path.name, counted(n_empty, "empty line"))
+            log.info(self.path.name, "%s left out", counted(n_empty, "empty line"))
         notes = [
             f"line {i + 1}: {' '.join(row)!r:.60}"
             for i, row in odd.items()
             if any(row) and odd.get(i - 1) is not row
         ]
         if notes:
-            log.warning("%s: left out as notes: %s", self.path.name, some(notes, 5))
+            log.warning(self.path.name, "left out as notes: %s", some(notes, 5))
         text = self.path.read_bytes() if self.content is None else self.content
         lines = text.splitlines(keepends=True)
         return odd, b"".join(line for i, line in enumerate(lines) if i not in odd)
@@ -459,12 +452,8 @@ def _check_end(path: Path, content: bytes | None, separator: str) -> None:
             f"{path.name}, line {number}: {last!r} has fewer decimals than all before and no line "
             "end follows it, so the file was cut; get it again, or remove the line"
         )
-    log.warning(
-        "%s, line %d: no line end after %r; if the file was cut there, get it again",
-        path.name,
-        number,
-        last,
-    )
+    end = "no line end after %r; if the file was cut there, get it again"
+    log.warning(f"{path.name}, line {number}", end, last)
 
 
 def _decimals(field: str) -> int:

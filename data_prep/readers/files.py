@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import polars as pl
 
@@ -28,12 +27,14 @@ from data_prep.base.errors import (
 )
 from data_prep.base.limits import check_expansion, check_size
 from data_prep.readers import delimited
-from data_prep.readers.columns import ARROW, JSON, SUFFIXES, Origin, names_table
+from data_prep.readers.columns import ARROW, JSON, SUFFIXES, names_table
 from data_prep.readers.head import LINES, MISSING, check_names, find_head
 from data_prep.readers.options import TableOptions
+from data_prep.readers.origin import Origin
 from data_prep.readers.packed import arrow_size, parquet_size
 from data_prep.readers.pandas_hdf5 import SUFFIXES_OF_FRAMES, read_hdf
 from data_prep.readers.sheets import Area, open_book
+from data_prep.readers.table import Table, without_nan
 from data_prep.readers.written_numbers import decide_decimal, to_numbers
 
 
@@ -45,9 +46,7 @@ def sheets_of(path: Path) -> list[str]:
         return list(book.sheets)
 
 
-def read_excel(
-    path: Path, keys: Container[str], options: TableOptions
-) -> tuple[pl.DataFrame, Origin]:
+def read_excel(path: Path, keys: Container[str], options: TableOptions) -> Table:
     """Read a sheet of a workbook; formulas give the values that were stored with them.
 
     Whole numbers in columns of `keys`, of ids and times, become text without a point. Merged cells
@@ -68,18 +67,15 @@ def read_excel(
     columns = [
         _column(name, [row[i] for row in rows[skip:]], name in keys) for i, name in enumerate(names)
     ]
-    table = pl.DataFrame(columns)
-    origin = Origin(
-        path.name,
-        "row",
-        skip + 1,
-        is_file=True,
+    n_named = 0 if options.no_header else len(head.names)
+    return Table(
+        delimited.without_empty(pl.DataFrame(columns), n_named),
+        Origin(path.name, "row", skip + 1, is_file=True),
         units=head.units,
         levels=head.levels,
         timed=head.timed,
         as_text=True,  # Numbers are numbers in a sheet.
     )
-    return delimited.without_empty(table, 0 if options.no_header else len(head.names)), origin
 
 
 def _text(value: Any) -> str:
@@ -156,8 +152,6 @@ AS_JSON = 4
 PIECE = 2**23
 """Bytes of a list in JSON that are read at a time, as they take fourteen times their size."""
 
-_WHOLE_NUMBER = r"^(0|[1-9][0-9]{0,17})$"
-
 
 def read_table(
     path: Path, *, text_columns: Container[str] = (), options: TableOptions | None = None
@@ -167,13 +161,13 @@ def read_table(
     An empty field is NaN or None. The `text_columns` of a CSV are kept as text.
     """
     options = options or TableOptions()
-    table, origin = read_file(path, text_columns, options)
-    mark = decide_decimal(table, options.decimal, text_columns, origin)
-    if mark == "comma" and not origin.as_text:
+    table = read_file(path, text_columns, options)
+    mark = decide_decimal(table, options.decimal, text_columns)
+    if mark == "comma" and not table.as_text:
         comma = dataclasses.replace(options, decimal=mark)
         return read_table(path, text_columns=text_columns, options=comma)
-    table, origin = to_numbers(table, mark, text_columns, origin)
-    return to_pandas(table), origin
+    table = to_numbers(table, mark, text_columns)
+    return table.frame(), table.origin
 
 
 def read_file(
@@ -182,7 +176,7 @@ def read_file(
     options: TableOptions,
     content: bytes | None = None,
     sheet: str | None = None,
-) -> tuple[pl.DataFrame, Origin]:
+) -> Table:
     """Read a file, or the content of a text file, as it stands: numbers with commas are text."""
     if not path.is_file():
         raise no_file(path, "table", f"give one of {', '.join(SUFFIXES)}")
@@ -196,19 +190,19 @@ def read_file(
         )
     with reading(path.name, _HOW.get(ending, "as a table"), "save it again"), _without_panic():
         if ending in (".parquet", *ARROW):
-            table, origin = _read_columns(path)
+            table = _read_columns(path)
         elif ending in JSON:
-            table, origin = _read_json(path)
+            table = _read_json(path)
         elif ending in SUFFIXES_OF_FRAMES:
-            table, origin = read_hdf(path)
+            table = read_hdf(path)
         elif ending == ".xlsx":
-            table, origin = read_excel(
+            table = read_excel(
                 path, text_columns, dataclasses.replace(options, sheet=sheet or options.sheet)
             )
         else:
-            table, origin = delimited.read_delimited(path, text_columns, options, content)
-    _check_texts(table, path)
-    return table, origin
+            table = delimited.read_delimited(path, text_columns, options, content)
+    _check_texts(table.columns, path)
+    return table.with_(columns=without_nan(table.columns))
 
 
 def _other_ways(path: Path) -> str:
@@ -220,25 +214,6 @@ def _other_ways(path: Path) -> str:
     return f"convert it in Python: pandas.{reader}({str(path)!r}).to_parquet({saved!r})"
 
 
-def to_pandas(table: pl.DataFrame) -> pd.DataFrame:
-    """Return a table as a frame, whose texts are categories."""
-    return pd.DataFrame({name: _to_pandas(table[name]) for name in table.columns})
-
-
-def from_pandas(df: pd.DataFrame) -> pl.DataFrame:
-    """Return a frame without its index; what is neither number nor time becomes text."""
-    return pl.DataFrame([_from_pandas(str(name), column) for name, column in df.items()])
-
-
-def _from_pandas(name: str, column: pd.Series) -> pl.Series:
-    if isinstance(column.dtype, pd.DatetimeTZDtype):
-        utc = pl.Series(name, column.dt.tz_convert(None).to_numpy())
-        return utc.dt.replace_time_zone("UTC").dt.convert_time_zone(str(column.dt.tz))
-    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biufM":
-        return pl.Series(name, column.to_numpy())
-    return pl.Series(name, [None if pd.isna(v) else str(v) for v in column], dtype=pl.String)
-
-
 @contextmanager
 def _without_panic() -> Iterator[None]:
     """Turn a panic of Polars, a `BaseException`, into a `ValueError`."""
@@ -248,7 +223,7 @@ def _without_panic() -> Iterator[None]:
         raise ValueError(str(e)) from e
 
 
-def _read_columns(path: Path) -> tuple[pl.DataFrame, Origin]:
+def _read_columns(path: Path) -> Table:
     """Read a file of Parquet or Arrow; categories become text."""
     is_arrow = path.suffix.lower() in ARROW
     table = pl.scan_ipc(path, glob=False) if is_arrow else pl.scan_parquet(path, glob=False)
@@ -262,10 +237,10 @@ def _read_columns(path: Path) -> tuple[pl.DataFrame, Origin]:
     as_text = pl.col(pl.Categorical).cast(pl.String), pl.col(pl.Enum).cast(pl.String)
     as_numbers = pl.col(pl.Decimal).cast(pl.Float64)
     plain = table.with_columns(as_text).with_columns(as_numbers)
-    return plain.collect(), Origin(path.name, "row", 1, is_file=True)
+    return Table(plain.collect(), Origin(path.name, "row", 1, is_file=True))
 
 
-def _read_json(path: Path) -> tuple[pl.DataFrame, Origin]:
+def _read_json(path: Path) -> Table:
     """Read a list of objects, or an object in each line; names joined by points are columns."""
     check_size(AS_JSON * path.stat().st_size, path.name)
     with path.open("rb") as file:
@@ -279,7 +254,8 @@ def _read_json(path: Path) -> tuple[pl.DataFrame, Origin]:
         _refuse_one_object(begin, path)
         table = _unnested(pl.read_ndjson(path, infer_schema_length=None), path)
     _check_schema(table.schema, path)
-    return table, Origin(path.name, "record" if is_list else "line", 1, is_file=True)
+    origin = Origin(path.name, "record" if is_list else "line", 1, is_file=True)
+    return Table(table, origin)
 
 
 def _refuse_one_object(begin: bytes, path: Path) -> None:
@@ -347,24 +323,3 @@ def _check_texts(table: pl.DataFrame, path: Path) -> None:
         if column.dtype == pl.String:
             n_bytes = int(column.str.len_bytes().sum())
             check_expansion(n_bytes, path, f"{path.name}: the text of column {column.name!r}")
-
-
-def whole_numbers(ids: pl.Series) -> pl.Series:
-    """Return text ids as integers if all of them look like integers, else unchanged."""
-    if ids.dtype != pl.String:
-        return ids
-    return ids.cast(pl.Int64) if ids.str.contains(_WHOLE_NUMBER).all() else ids
-
-
-def _to_pandas(column: pl.Series) -> np.ndarray | pd.DatetimeIndex | pd.Categorical:
-    if column.dtype == pl.String:  # share equal texts to save memory: times and ids repeat often
-        known = column.unique(maintain_order=True).drop_nulls()
-        at = column.cast(pl.Enum(known)).to_physical().cast(pl.Int32).fill_null(-1)
-        kind = pd.CategoricalDtype(known.to_list())
-        return pd.Categorical.from_codes(at.to_numpy(), dtype=kind)
-    if column.dtype == pl.Int128:  # whole numbers of 20 digits or more; NumPy has no such type
-        return np.array(column.to_list(), dtype=object)
-    values = column.to_numpy()
-    if isinstance(column.dtype, pl.Datetime) and column.dtype.time_zone:
-        return pd.DatetimeIndex(values).tz_localize("UTC").tz_convert(column.dtype.time_zone)
-    return values

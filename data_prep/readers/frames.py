@@ -1,36 +1,29 @@
-"""Convert a pandas frame, long or wide, to a cube, and choose its cells: `--cells`."""
+"""Put the rows of a table, long or wide, into even steps: a cube."""
 
 from __future__ import annotations
 
 import dataclasses
-import logging
 import math
-import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import xarray as xr
 from pandas.api import types
 
-from data_prep.base.errors import InputError, Words, close_to, counted, some
+from data_prep.base.errors import InputError, Words, counted, some
 from data_prep.base.limits import check_size
 from data_prep.cube import make_cube
 from data_prep.notices import warn_of_speeds_of_0
-from data_prep.readers.columns import (
-    Origin,
-    cell_ids,
-    factorize,
-    is_text,
-    numbers,
-    value_columns,
-)
+from data_prep.readers.cells import ALL_BUT, whole_numbers
+from data_prep.readers.columns import cell_ids, factorize, numbers
 from data_prep.readers.counters import increments, readings, refuse_levels
 from data_prep.readers.options import TableOptions
-from data_prep.readers.resampling import Resampling, check_periods, check_steps
+from data_prep.readers.origin import Origin, StepLog
+from data_prep.readers.resampling import check_periods, check_steps
 from data_prep.readers.sites import read_places, read_properties
+from data_prep.readers.table import Table, is_text
 from data_prep.readers.time_axis import TimeAxis, may_be_shown_twice, place_times
 from data_prep.readers.times import EPOCH_SECONDS, read_times
 from data_prep.readers.units import is_level, usual
@@ -46,110 +39,28 @@ def counts_rows(df: pd.DataFrame) -> bool:
     return whole and max(df.index) < EPOCH_SECONDS[0]
 
 
-ALL_BUT = "not:"
-
-
-def keep_cells(text: str, cells: Collection[Any] | np.ndarray, name: str) -> np.ndarray:
-    """Return which cells to keep, `(cells,)` bool.
-
-    The text holds ids and ranges of whole numbers, separated by commas; after `not:`, those to
-    leave out.
-
-    >>> keep_cells("not:1-2", [1, 2, 3], "a.csv")
-    array([False, False,  True])
-    """
-    known = {str(cell): cell for cell in cells}
-    chosen: set[Any] = set()
-    for part in text.removeprefix(ALL_BUT).split(","):
-        chosen |= _among(part.strip(), known, name)
-    named = np.array([cell in chosen for cell in cells])
-    kept = ~named if text.startswith(ALL_BUT) else named
-    if not kept.any():
-        raise InputError(f"{name}: ", Words("{cells} leaves no cell; leave out fewer", cells=text))
-    return kept
-
-
-def _among(part: str, known: dict[str, Any], name: str) -> set[Any]:
-    if part in known:
-        return {known[part]}
-    span = re.fullmatch(r"(\d{1,18})\s*-\s*(\d{1,18})", part)
-    if span:
-        low, high = int(span[1]), int(span[2])
-        found = {c for c in known.values() if isinstance(c, int | np.integer) and low <= c <= high}
-        if (absent := high - low + 1 - len(found)) and found:
-            log.info("%s: of cells %s, %d occur and %d do not", name, part, len(found), absent)
-        if found:
-            return found
-    raise InputError(
-        f"{name}: no cell {part!r} among its {len(known)} cells, such as "
-        f"{next(iter(known))!r}{close_to(part, known)}; ",
-        Words("give {cells} as ids and ranges, such as 5,11-20"),
-    )
-
-
 SHOWN = 5
 RESERVED = ("time", "cell", "lon", "lat")
-ABOUT = ("title", "source", "license", "zero_is_missing", "checksums")
-"""Options that are attributes of the cube."""
 
-log = logging.getLogger(__name__)
+log = StepLog("steps")
 
 
-@dataclass(frozen=True)
-class CubeOptions:
-    """Metadata and options that a table does not contain.
-
-    Args:
-        units: unit of the values, or of each variable by name; `"1"` for none.
-        time_zone: IANA name of the place's zone; None takes the table's own, else UTC.
-        clock: meaning of times without a zone, `"utc"` or `"local"`; those with one become UTC, and
-            so do those on the wall clock of `time_zone`, except for steps such as days.
-        zero_is_missing: whether 0 means "not recorded".
-        allow_gaps: leave NaN where a row is missing instead of raising.
-        duplicates: treatment of several rows for one time and cell, before any resampling:
-            `"error"`, or the `"sum"` or `"mean"` of the recorded values.
-        time_format: format of times that are text, see `readers.times.read_times`.
-        resampling: longer even steps to put the records into, or None.
-        title: title of the data.
-        source: origin of the data.
-        license: licence of the data.
-        checksums: source file name to checksum.
-        origin: location of the table's rows, for errors.
-    """
-
-    units: str | Mapping[str, str] = "1"
-    time_zone: str | None = None
-    clock: str = "utc"
-    zero_is_missing: bool = False
-    allow_gaps: bool = False
-    duplicates: str = "error"
-    time_format: str = ""
-    resampling: Resampling | None = None
-    title: str = "A table"
-    source: str = "a pandas DataFrame"
-    license: str = "not stated"
-    checksums: Mapping[str, str] = field(default_factory=dict)
-    origin: Origin = field(default_factory=Origin)
-
-    @classmethod
-    def of(cls, options: TableOptions, **known: Any) -> CubeOptions:
-        """Return the options of a table with what is known of it."""
-        names = {f.name for f in fields(cls)} - {"origin", *ABOUT} | {"zero_is_missing"}
-        return cls(**{name: getattr(options, name) for name in names} | known)
-
-    def unit_of(self, variable: str) -> str:
-        """Return the unit of a variable in its usual spelling, `"1"` for none."""
-        units = self.units
-        return usual(units if isinstance(units, str) else units.get(variable, "1"))
-
-    @property
-    def gaps(self) -> bool:
-        """Whether missing rows are left as NaN; resampled tables report the missing values."""
-        return self.allow_gaps or self.resampling is not None
+def apply(table: Table, options: TableOptions) -> xr.Dataset:
+    """Turn a table whose cells are known into a cube."""
+    _check_not_empty(*table.columns.shape, table.origin)
+    if table.kind != "wide":
+        return _from_long(table, options)
+    ids = pd.Index(whole_numbers(pl.Series(table.values, dtype=pl.String)).to_list())
+    columns = [table.series(c).rename(id_) for c, id_ in zip(table.values, ids, strict=True)]
+    return _from_wide(table.series(table.time), columns, ids, table, options)
 
 
 def from_frame(
-    df: pd.DataFrame, *, name: str = "value", options: CubeOptions = CubeOptions()
+    df: pd.DataFrame,
+    *,
+    name: str = "value",
+    options: TableOptions | None = None,
+    title: str = "A table",
 ) -> xr.Dataset:
     """Turn a wide frame, one row per time and one column per cell, into a cube.
 
@@ -157,24 +68,40 @@ def from_frame(
         df: `(time, cell)` values, with times as index and cell ids as columns.
         name: name of the variable.
         options: units, time zone, clock and the treatment of gaps.
+        title: title of the cube.
 
     >>> index = pd.date_range("2024-01-01", periods=2, freq="h", tz="Europe/Rome")
     >>> ds = from_frame(pd.DataFrame({7: [1.0, 2.0]}, index=index), name="net")
     >>> str(ds.time.values[0]), ds.attrs["time_zone"]
     ('2023-12-31T23:00:00.000000000', 'Europe/Rome')
     """
-    origin = options.origin
-    _check_not_empty(df, origin)
-    cells = cell_ids(df.columns, origin)
-    times, zone = read_times(
-        df.index.to_series(), options.clock, origin, options.time_format, options.time_zone
-    )
-    axis = place_times(times, np.zeros(len(times), dtype=np.int64), zone, options)
-    if (copies := _copies(df, times, axis.times, zone, options)).any():
-        df, options = _without(df, copies, options)
-        return from_frame(df, name=name, options=options)
+    options = dataclasses.replace(options or TableOptions(), name=name)
+    about = {"title": title, "source": "a pandas DataFrame"}
+    table = Table(units={name: options.units}, about=about)
+    _check_not_empty(*df.shape, table.origin)
+    columns = [df.iloc[:, i] for i in range(df.shape[1])]
+    return _from_wide(df.index.to_series(), columns, df.columns, table, options)
+
+
+def _from_wide(
+    column_of_times: pd.Series,
+    columns: Sequence[pd.Series],
+    ids: pd.Index,
+    table: Table,
+    options: TableOptions,
+) -> xr.Dataset:
+    """Return the cube of a column of values for each cell."""
+    origin, name, resampling = table.origin, options.name, options.resampling
+    cells = cell_ids(ids, origin)
+    times, zone = _times(column_of_times, origin, options)
+    axis = place_times(times, np.zeros(len(times), dtype=np.int64), zone, origin, options)
+    values = pd.DataFrame(dict(enumerate(columns))) if _first_repeat(axis.times) else None
+    if values is not None and (copies := _copies(values, times, axis.times, zone, options)).any():
+        table = table.with_(origin=_without(copies, origin))
+        kept = [column[~copies] for column in columns]
+        return _from_wide(column_of_times[~copies], kept, ids, table, options)
     steps, at = axis.steps, axis.at
-    if options.resampling is None:
+    if resampling is None:
         check_steps(axis.shown, at, origin, options.gaps)
     repeat = _first_repeat(axis.times)
     if repeat and options.duplicates == "error":
@@ -191,52 +118,47 @@ def from_frame(
             f"{origin.number(repeat[0])}, expected one row per time; ",
             advice,
         )
-    if options.resampling and options.resampling.of_counters:
-        counters = [(readings(df.iloc[:, i], origin), axis.times) for i in range(df.shape[1])]
-        cube, axis = _increases({name: counters}, axis, cells, options)
-        return _make_cube(cube, axis, cells, options)
-    columns = np.column_stack([numbers(df.iloc[:, i], origin) for i in range(df.shape[1])])
-    _warn_of_averaged_zeros(columns, name, options)
+    if options.of_counters:
+        counters = [(readings(column, origin), axis.times) for column in columns]
+        cube, axis = _increases({name: counters}, axis, cells, table, options)
+        return _make_cube(cube, axis, cells, table, options)
+    grid = np.column_stack([numbers(column, origin) for column in columns])
+    _warn_of_averaged_zeros(grid, name, table, options)
     rows, record = _records(axis.times)
-    columns = _place(columns, record, len(rows), options, options.duplicates)
-    values = _place(columns, at[rows], len(steps), options)
-    if options.resampling:
-        seen = (rows[s] for s in _seen(columns, options).T)
+    grid = _place(grid, record, len(rows), origin, options, options.duplicates)
+    placed = _place(grid, at[rows], len(steps), origin, options)
+    if resampling:
+        seen = (rows[s] for s in _seen(grid, options).T)
         records = ((axis.times[s], at[s]) for s in seen)
-        values = options.resampling.merge_cells(values, records, axis, cells, origin.name)
-    return _make_cube({name: values}, axis, cells, options)
+        placed = resampling.merge_cells(placed, records, axis, cells, origin.name)
+    return _make_cube({name: placed}, axis, cells, table, options)
 
 
-def from_long(
-    df: pd.DataFrame,
-    *,
-    time: str = "time",
-    cell: str = "cell",
-    values: Sequence[str] | None = None,
-    options: CubeOptions = CubeOptions(),
-) -> xr.Dataset:
-    """Turn a long frame, one row per (time, cell), into a cube with one variable per value column.
+def _times(
+    column: pd.Series, origin: Origin, options: TableOptions
+) -> tuple[pd.DatetimeIndex, str | None]:
+    """Return the times of rows without a zone, `(rows,)`, and the name of their zone, if any."""
+    return read_times(column, options.clock, origin, options.time_format, options.time_zone)
 
-    Value columns are by default all others that hold numbers. Cells are sorted.
-    """
-    origin = options.origin
-    _check_not_empty(df, origin)
-    properties = read_properties(df, [time, cell, *(values or ())])
-    columns = value_columns(df.drop(columns=list(properties)), [time, cell], values, origin)
-    times, zone = read_times(
-        df[time], options.clock, origin, options.time_format, options.time_zone
-    )
-    cells, cell_at = factorize(df[cell], origin)
-    axis = place_times(times, cell_at, zone, options)
+
+def _from_long(table: Table, options: TableOptions) -> xr.Dataset:
+    """Return the cube of a row for each time and cell, with one variable per column of values."""
+    origin, time, cell = table.origin, table.time, table.cells[0]
+    properties = read_properties(table, [time, cell, *table.values])
+    columns = [c for c in table.values if c not in properties]
+    times, zone = _times(table.series(time), origin, options)
+    cells, cell_at = factorize(table.series(cell), origin)
+    axis = place_times(times, cell_at, zone, origin, options)
     same = axis.at * len(cells) + cell_at
     if options.resampling is not None:
         same = np.unique(axis.times, return_inverse=True)[1] * len(cells) + cell_at
-    of_events = options.resampling is not None and options.resampling.of_events
-    if not of_events and (copies := _copies(df[columns], times, same, zone, options)).any():
-        df, options = _without(df, copies, options)
-        return from_long(df, time=time, cell=cell, values=values, options=options)
-    repeat = _first_repeat(same)
-    if repeat and options.duplicates == "error" and not of_events:
+    repeat = None if options.of_events else _first_repeat(same)
+    if repeat and options.duplicates == "error":
+        of_rows = table.with_(columns=table.columns.select(columns)).frame()
+        if (copies := _copies(of_rows, times, same, zone, options)).any():
+            whole = table.columns.filter(~copies)
+            table = table.with_(columns=whole, origin=_without(copies, origin))
+            return _from_long(table, options)
         raise InputError(
             f"{origin.at(repeat[1])}: time {times[repeat[0]]}, cell {cells[cell_at[repeat[0]]]} "
             f"is already in {origin.place(repeat[0])}, expected one row for each; ",
@@ -248,53 +170,55 @@ def from_long(
         )
     if options.resampling is None:
         check_periods(axis.shown, axis.at, cells, cell_at, origin, options.gaps)
-    if options.resampling and options.resampling.of_counters:
+    if options.of_counters:
         of_cells = _rows_of_cells(cell_at, len(cells))
-        series = {c: readings(df[c], origin) for c in columns}
+        series = {c: readings(table.series(c), origin) for c in columns}
         counters = {c: [(v[i], axis.times[i]) for i in of_cells] for c, v in series.items()}
-        cube, axis = _increases(counters, axis, cells, options)
+        cube, axis = _increases(counters, axis, cells, table, options)
     else:
-        cube = _in_steps(df[columns], same, cell_at, axis, cells, options)
-    places = read_places(df, cell_at, origin)
-    for kept in properties:
-        log.info("%s: column %s has one value for each cell and is kept", origin.name, kept)
-    made = _make_cube(cube, axis, cells, options, places)
-    return made.assign_coords({n: ("cell", _of_cells(v, cells)) for n, v in properties.items()})
+        cube = _in_steps(table, columns, same, cell_at, axis, cells, options)
+    places = read_places(table, cell_at)
+    for name in properties:
+        log.info(origin, "column %s has one value for each cell and is kept", name)
+    made = _make_cube(cube, axis, cells, table, options, places)
+    first = np.unique(cell_at, return_index=True)[1]
+    return made.assign_coords({n: ("cell", _of_cells(table[n][first])) for n in properties})
 
 
 def _in_steps(
-    df: pd.DataFrame,
+    table: Table,
+    columns: Sequence[str],
     same: np.ndarray,
     cell_at: np.ndarray,
     axis: TimeAxis,
     cells: np.ndarray,
-    options: CubeOptions,
+    options: TableOptions,
 ) -> dict[str, np.ndarray]:
     """Put the values of rows into steps of cells, each `(steps, cells)`.
 
     Equal numbers in `same`, `(rows,)`, are rows of one record.
     """
-    shape = len(axis.steps), len(cells)
+    shape, origin = (len(axis.steps), len(cells)), table.origin
     resampling, cube = options.resampling, {}
     at = same if resampling is None else axis.at * len(cells) + cell_at
     rows, record = _records(same)
     repeated = len(rows) < len(same)
     places = at[rows] if repeated else at
     n_events = np.bincount(at, minlength=shape[0] * shape[1]).reshape(shape)
-    for c in df.columns:
-        column = numbers(df[c], options.origin)
-        _warn_of_averaged_zeros(column, str(c), options)
+    for c in columns:
+        column = numbers(table.series(c), origin)
+        _warn_of_averaged_zeros(column, c, table, options)
         if repeated:
-            column = _place(column, record, len(rows), options, options.duplicates)
-        cube[c] = _place(column, places, shape[0] * shape[1], options).reshape(shape)
+            column = _place(column, record, len(rows), origin, options, options.duplicates)
+        cube[c] = _place(column, places, shape[0] * shape[1], origin, options).reshape(shape)
         if resampling and resampling.of_events:
             gaps = options.allow_gaps
-            cube[c] = resampling.fill(cube[c], n_events, axis, options.origin, gaps)
+            cube[c] = resampling.fill(cube[c], n_events, axis, origin, gaps)
         elif resampling:
             seen = np.where(_seen(column, options), cell_at[rows], -1)
             of_cells = (rows[i] for i in _rows_of_cells(seen, len(cells)))
             records = ((axis.times[i], axis.at[i]) for i in of_cells)
-            name = f"{options.origin.name}, {c}"
+            name = f"{origin.name}, {c}"
             cube[c] = resampling.merge_cells(cube[c], records, axis, cells, name)
     return cube
 
@@ -303,7 +227,8 @@ def _increases(
     counters: Mapping[str, Sequence[tuple[np.ndarray, np.ndarray]]],
     axis: TimeAxis,
     cells: np.ndarray,
-    options: CubeOptions,
+    table: Table,
+    options: TableOptions,
 ) -> tuple[dict[str, np.ndarray], TimeAxis]:
     """Return the increments `(steps, cells)` of counters, and the steps from the first to the last.
 
@@ -314,14 +239,14 @@ def _increases(
         seen = [_seen(values, options) for values, _ in of_cells]
         known = [(v[s], t[s]) for (v, t), s in zip(of_cells, seen, strict=True)]
         found[name] = increments(known, axis)
-    refuse_levels(found, options.origin)
+    refuse_levels(found, table.origin)
     for name, own in found.items():
-        own.say(cells, f"{options.origin.name}, {name}")
+        own.say(cells, f"{table.origin.name}, {name}")
     any_known = [np.isfinite(own.values).any(axis=1) for own in found.values()]
     steps = np.flatnonzero(np.any(any_known, axis=0))
     if not steps.size:
         raise InputError(
-            f"{options.origin.name}: no step lies between two readings of a counter; ",
+            f"{table.origin.name}: no step lies between two readings of a counter; ",
             Words("give a longer {resample}"),
         )
     span = slice(steps[0], steps[-1] + 1)
@@ -329,10 +254,10 @@ def _increases(
     return whole, dataclasses.replace(axis, steps=axis.steps[span])
 
 
-def _check_not_empty(df: pd.DataFrame, origin: Origin) -> None:
-    if df.empty:
+def _check_not_empty(n_rows: int, n_columns: int, origin: Origin) -> None:
+    if not (n_rows and n_columns):
         raise InputError(
-            f"{origin.name}: {df.shape[0]} rows and {df.shape[1]} columns of data, expected at "
+            f"{origin.name}: {n_rows} rows and {n_columns} columns of data, expected at "
             "least one of each; give the table that holds the records"
         )
 
@@ -353,7 +278,7 @@ def _copies(
     times: pd.DatetimeIndex,
     same: np.ndarray,
     zone: str | None,
-    options: CubeOptions,
+    options: TableOptions,
 ) -> np.ndarray:
     """Return which rows repeat a row of the same time and cell with the same values, `(rows,)`.
 
@@ -369,22 +294,15 @@ def _copies(
     return found
 
 
-def _without(
-    df: pd.DataFrame, copies: np.ndarray, options: CubeOptions
-) -> tuple[pd.DataFrame, CubeOptions]:
-    """Return a frame without rows that are copies, and its options; say how many they are."""
-    kept, origin = np.flatnonzero(~copies), options.origin
-    log.warning(
-        "%s: left out %s, the first in %s",
-        origin.name,
-        counted(int(copies.sum()), "repeated row"),
-        origin.place(int(copies.argmax())),
-    )
-    return df.iloc[kept], dataclasses.replace(options, origin=origin.of_rows(kept))
+def _without(copies: np.ndarray, origin: Origin) -> Origin:
+    """Return the place of rows without copies; say how many they are."""
+    n, first = counted(int(copies.sum()), "repeated row"), origin.place(int(copies.argmax()))
+    log.warning(origin, "left out %s, the first in %s", n, first)
+    return origin.of_rows(np.flatnonzero(~copies))
 
 
 def _to_read_hour_twice(
-    times: pd.DatetimeIndex, same: np.ndarray, zone: str | None, options: CubeOptions
+    times: pd.DatetimeIndex, same: np.ndarray, zone: str | None, options: TableOptions
 ) -> Words | None:
     """Return advice if repeated times may be the hour that a wall clock shows twice, else None.
 
@@ -409,13 +327,18 @@ def _records(same: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _place(
-    values: np.ndarray, at: np.ndarray, size: int, options: CubeOptions, merge: str = ""
+    values: np.ndarray,
+    at: np.ndarray,
+    size: int,
+    origin: Origin,
+    options: TableOptions,
+    merge: str = "",
 ) -> np.ndarray:
     """Place rows at their positions among `size`, NaN elsewhere; merge repeated positions.
 
     They are merged to their sum or mean; the default is the aggregate of the resampling.
     """
-    check_size(8 * size * math.prod(values.shape[1:]), f"{options.origin.name}: the cube")
+    check_size(8 * size * math.prod(values.shape[1:]), f"{origin.name}: the cube")
     out = np.full((size, *values.shape[1:]), np.nan)
     if _first_repeat(at) is None:
         out[at] = values
@@ -430,7 +353,7 @@ def _place(
     return np.where(count > 0, merged, np.nan)
 
 
-def _seen(values: np.ndarray, options: CubeOptions) -> np.ndarray:
+def _seen(values: np.ndarray, options: TableOptions) -> np.ndarray:
     """Return which values were recorded, in their shape."""
     result: np.ndarray = ~np.isnan(values) & ((values != 0) | (not options.zero_is_missing))
     return result
@@ -451,8 +374,8 @@ def _warn_of_empty(variable: str, cells: np.ndarray, origin: Origin) -> None:
         f"df.drop(columns={cells[:SHOWN].tolist()})",
     )
     log.warning(
-        "%s: %s without a value of %s: %s; leave out by %s",
-        origin.name,
+        origin,
+        "%s without a value of %s: %s; leave out by %s",
         counted(cells.size, "cell"),
         variable,
         some(cells, SHOWN),
@@ -460,22 +383,29 @@ def _warn_of_empty(variable: str, cells: np.ndarray, origin: Origin) -> None:
     )
 
 
-def _warn_of_averaged_zeros(values: np.ndarray, variable: str, options: CubeOptions) -> None:
+def _warn_of_averaged_zeros(
+    values: np.ndarray, variable: str, table: Table, options: TableOptions
+) -> None:
     """Log speeds of 0 that are going to be part of means, where they are not seen any more."""
     averaged = options.resampling is not None and options.resampling.agg == "mean"
     if averaged and not options.zero_is_missing:
-        name = f"{options.origin.name}: {variable}"
-        warn_of_speeds_of_0(values, name, options.unit_of(variable))
+        name = f"{table.origin.name}: {variable}"
+        warn_of_speeds_of_0(values, name, _unit_of(variable, table))
 
 
-def _warn_of_summed_levels(variables: Sequence[str], options: CubeOptions) -> None:
+def _unit_of(variable: str, table: Table) -> str:
+    """Return the unit of a variable in its usual spelling, `"1"` for none."""
+    return usual(table.units.get(variable, "1"))
+
+
+def _warn_of_summed_levels(variables: Sequence[str], table: Table, options: TableOptions) -> None:
     """Log the variables that an option adds up, and that are likely levels such as speeds."""
-    levels = [v for v in variables if is_level(v, options.unit_of(v))]
+    levels = [v for v in variables if is_level(v, _unit_of(v, table))]
     summed = options.resampling is not None and options.resampling.agg == "sum"
     if levels and (summed or options.duplicates == "sum"):
         log.warning(
-            "%s: sums of %s, which are likely levels or rates; prepare these apart, with %s",
-            options.origin.name,
+            table.origin,
+            "sums of %s, which are likely levels or rates; prepare these apart, with %s",
             some(levels, SHOWN),
             Words("{agg:mean}") if summed else Words("{duplicates:mean}"),
         )
@@ -485,37 +415,46 @@ def _make_cube(
     values: Mapping[str, np.ndarray],
     axis: TimeAxis,
     cells: np.ndarray,
-    options: CubeOptions,
+    table: Table,
+    options: TableOptions,
     places: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> xr.Dataset:
     odd = [n for n in values if not n.isprintable() or n in ("", *RESERVED) or "/" in n]
     if odd:
         raise InputError(
-            f"{options.origin.name}: a variable cannot be named {odd[0]!r} (nor hold a '/'); ",
+            f"{table.origin.name}: a variable cannot be named {odd[0]!r} (nor hold a '/'); ",
             Words("rename it or choose columns with {values}"),
         )
     seen = {variable: _seen(grid, options).any(axis=0) for variable, grid in values.items()}
     if not any(cells_seen.any() for cells_seen in seen.values()):
         raise InputError(
-            f"{options.origin.name}: all values of {some(list(values))} are missing, expected "
+            f"{table.origin.name}: all values of {some(list(values))} are missing, expected "
             "numbers; correct the table or ",
             Words("choose other columns with {values}"),
         )
     if empty := [variable for variable, cells_seen in seen.items() if not cells_seen.any()]:
-        log.warning("%s: without a value in any cell: %s", options.origin.name, some(empty, 6))
+        log.warning(table.origin, "without a value in any cell: %s", some(empty, 6))
     for variable in (v for v in values if v not in empty):
-        _warn_of_empty(variable, cells[~seen[variable]], options.origin)
-    _warn_of_summed_levels(list(values), options)
+        _warn_of_empty(variable, cells[~seen[variable]], table.origin)
+    _warn_of_summed_levels(list(values), table, options)
     if options.resampling:
-        options.resampling.report(values, options.origin.name)
+        options.resampling.report(values, table.origin.name)
     lon, lat = places or (None, None)
-    about = {name: getattr(options, name) for name in ABOUT}
-    about["units"] = {variable: options.unit_of(variable) for variable in values}
-    about |= {"time_zone": axis.zone, "clock": axis.clock, "lon": lon, "lat": lat}
-    return make_cube(values, axis.steps, cells, **about)
+    return make_cube(
+        values,
+        axis.steps,
+        cells,
+        **table.about,
+        license="not stated",
+        units={variable: _unit_of(variable, table) for variable in values},
+        time_zone=axis.zone,
+        clock=axis.clock,
+        zero_is_missing=options.zero_is_missing,
+        lon=lon,
+        lat=lat,
+    )
 
 
-def _of_cells(values: pd.Series, cells: np.ndarray) -> np.ndarray:
+def _of_cells(values: pl.Series) -> np.ndarray:
     """Return a property of each cell, `(cells,)`, as text or numbers."""
-    found = values.loc[cells]
-    return found.to_numpy(dtype=str) if is_text(found) else found.to_numpy()
+    return np.array(values.to_list(), str) if is_text(values) else values.to_numpy()

@@ -7,7 +7,6 @@ unless it holds units, or the lower of two rows of names.
 from __future__ import annotations
 
 import csv
-import logging
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 
 from data_prep.base.errors import InputError, Words, some
 from data_prep.readers.columns import looks_like_values
+from data_prep.readers.origin import StepLog
 from data_prep.readers.units import unit_of
 from data_prep.readers.written_times import TIME_LIKE
 
@@ -33,7 +33,7 @@ MISSING = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "NIL", "n/a", "None", 
            "n.d.", "k.A.", "s/d", "missing", "Missing"]  # fmt: skip
 """What stands for a missing value."""
 
-log = logging.getLogger(__name__)
+log = StepLog("head")
 
 
 def find_encoding(start: bytes, name: str) -> str:
@@ -59,8 +59,8 @@ def find_encoding(start: bytes, name: str) -> str:
         found = (found.startswith("cp125") and _of_pairs(odd)) or found
         shown = odd.splitlines()[0].decode(found, errors="replace")
         log.info(
-            "%s: not UTF-8, read as %s, such as %.60r; %s",
             name,
+            "not UTF-8, read as %s, such as %.60r; %s",
             found,
             shown,
             Words("pass {encoding} for another"),
@@ -176,8 +176,8 @@ def find_head(rows: Sequence[Sequence[str]], name: str, unit: str) -> Head:
     titles = [" ".join(filter(None, row)) for row in rows[: head.before] if any(row)]
     if titles:
         log.info(
-            "%s: the first %d %ss are titles and not read: %s",
             name,
+            "the first %d %ss are titles and not read: %s",
             head.before,
             unit,
             some([f"{title.strip():.40}" for title in titles], 3),

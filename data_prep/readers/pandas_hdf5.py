@@ -15,8 +15,9 @@ import numpy as np
 import polars as pl
 
 from data_prep.base.errors import InputError
-from data_prep.readers.columns import Origin
 from data_prep.readers.hdf5 import NUMBER, check_array, open_hdf5, read_array, text_of
+from data_prep.readers.origin import Origin
+from data_prep.readers.table import Table
 
 LABEL = 128
 """Bytes of memory for a label."""
@@ -26,7 +27,7 @@ FIXED = "save it with DataFrame.to_hdf(path, key='df', format='fixed')"
 DATES = r"datetime64(?:\[(s|ms|us|ns)\])?"
 
 
-def read_hdf(path: Path) -> tuple[pl.DataFrame, Origin]:
+def read_hdf(path: Path) -> Table:
     """Read the frame of a file; its index becomes the column `time` if it holds times."""
     remedy = "save the frame as Parquet, or with DataFrame.to_hdf(path, key='df', format='fixed')"
     with open_hdf5(path, "as a frame of pandas", remedy) as file:
@@ -49,7 +50,8 @@ def read_hdf(path: Path) -> tuple[pl.DataFrame, Origin]:
             columns = {"time": times, **{n: columns[n] for n in order if n != "time"}}
         else:
             columns = {name: columns[name] for name in order}
-    return pl.DataFrame(list(columns.values())), Origin(path.name, "row", 1, is_file=True)
+    origin = Origin(path.name, "row", 1, is_file=True)
+    return Table(pl.DataFrame(list(columns.values())), origin)
 
 
 def _block(values: h5py.Dataset, name: str) -> np.ndarray:

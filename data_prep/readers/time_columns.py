@@ -6,9 +6,7 @@ that are no records are left out and named: totals, notes, repeated names.
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
-import logging
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -22,14 +20,15 @@ from data_prep.readers.columns import (
     HOURS,
     MINUTES,
     TIMES,
-    Origin,
     looks_like_values,
     named,
     no_column,
     which_of,
 )
 from data_prep.readers.head import times_across
-from data_prep.readers.options import TIME
+from data_prep.readers.options import TIME, TableOptions
+from data_prep.readers.origin import Origin, StepLog
+from data_prep.readers.table import Table
 from data_prep.readers.written_times import CLOCK_LIKE, MONTH, SIX_DIGITS, TIME_LIKE
 
 CLOCK = "hour"
@@ -59,35 +58,34 @@ TOTAL = (
 )
 """Pattern of what names a row or cell of totals."""
 
-log = logging.getLogger(__name__)
+log = StepLog("rows")
 
 
-def times_down(table: pl.DataFrame, origin: Origin) -> tuple[pl.DataFrame, Origin]:
+def times_down(table: Table) -> Table:
     """Return a long table of one that has a column for each time, or for each hour of a day."""
-    across, name = times_across(table.columns), TIME
-    if across and TIME in table.columns:
-        if kind_of(table[TIME]) not in ("clock", "hour") or CLOCK in table.columns:
-            return table, origin  # Its rows have times already.
+    across, name = times_across(table.names), TIME
+    if across and TIME in table:
+        if kind_of(table[TIME]) not in ("clock", "hour") or CLOCK in table:
+            return table  # Its rows have times already.
         table = table.rename({TIME: CLOCK})
     if not across:
-        hours = [c for c in table.columns if re.match(HOUR_NAME, c)]
+        hours = [c for c in table.names if re.match(HOUR_NAME, c)]
         clocks = {c: re.sub(r"(?i)^(hour|hr|h)[ _]?|h$", "", c) for c in hours}
         if len(hours) < FEWEST_ACROSS:
-            clocks = _spans_of_a_day(table.columns, origin) or _numbered(table)
-        if not clocks or CLOCK in table.columns:
-            return table, origin
+            clocks = _spans_of_a_day(table.names, table.origin) or _numbered(table.columns)
+        if not clocks or CLOCK in table:
+            return table
         table, across, name = table.rename(clocks), list(clocks.values()), CLOCK
     what = "times" if name == TIME else "times of day"
-    shown = f"{across[0]} to {across[-1]}"
-    log.info("%s: %d columns are %s, %s", origin.name, len(across), what, shown)
-    others = [name for name in table.columns if name not in across]
-    if totals := _totals(table.select(others), table.select(across)):
-        log.warning("%s: left out as totals of a row: %s", origin.name, some(totals, 5))
+    log.info(table.origin, "%d columns are %s, %s to %s", len(across), what, across[0], across[-1])
+    others = [name for name in table.names if name not in across]
+    if totals := _totals(table.columns.select(others), table.columns.select(across)):
+        log.warning(table.origin, "left out as totals of a row: %s", some(totals, 5))
         others = [name for name in others if name not in totals]
-    table = table.with_columns(pl.col(across).cast(pl.String))
-    long = table.unpivot(across, index=others, variable_name=name, value_name="value")
+    texts = table.columns.with_columns(pl.col(across).cast(pl.String))
+    long = texts.unpivot(across, index=others, variable_name=name, value_name="value")
     rows = np.tile(np.arange(len(table)), len(across))
-    return long, dataclasses.replace(origin.of_rows(rows), beside=others)
+    return table.with_(columns=long, origin=table.origin.of_rows(rows), beside=others)
 
 
 def _totals(others: pl.DataFrame, values: pl.DataFrame) -> list[str]:
@@ -124,9 +122,8 @@ def _spans_of_a_day(columns: Sequence[str], origin: Origin) -> dict[str, str]:
         return {}
     if later := [c for c, ends in zip(found, minutes < minutes[0], strict=True) if ends]:
         log.warning(
-            "%s: columns %s to %s follow the end of the day and are of the day after the row's "
-            "date",
-            origin.name,
+            origin,
+            "columns %s to %s follow the end of the day and are of the day after the row's date",
             later[0],
             later[-1],
         )
@@ -187,20 +184,21 @@ def _share(mask: pl.Series) -> float:
     return float(mask.to_numpy().mean())
 
 
-def find_times(table: pl.DataFrame, time: str, origin: Origin, *, header: bool) -> list[str]:
+def find_times(table: Table, options: TableOptions) -> list[str]:
     """Return the column of times, or those of their parts; empty if none is found.
 
     It is the named one, else one with a usual name, else the only one that holds times. The first
     column is taken if it has no name, as `DataFrame.to_csv` writes an index. Parts are a date and a
     time of day, which may be an hour and a minute, or the three numbers of the date.
     """
-    columns = table.columns
+    columns, time = table.names, options.time
     if "," in time and time not in columns:
-        return [_named(part.strip(), columns, origin) for part in time.split(",")]
+        return [_named(part.strip(), table) for part in time.split(",")]
     if time != TIME:
-        return [_named(time, columns, origin)]
+        return [_named(time, table)]
     unnamed_first = "" in columns[:1] and (kind_of(table[""]) or not named(columns, TIMES))
-    if unnamed_first or (not header and len(table) and looks_like_values([str(table[0, 0])])):
+    first = str(table.columns[0, 0]) if options.no_header and len(table) else ""
+    if unnamed_first or (first and looks_like_values([first])):
         return [columns[0]]
     kinds = {name: kind_of(table[name]) for name in columns}
     exact = [name for name, kind in kinds.items() if kind == "time"]
@@ -224,21 +222,21 @@ def find_times(table: pl.DataFrame, time: str, origin: Origin, *, header: bool) 
         clocks = named(unclear, HOURS)
         if len(unclear) == 2 and len(clocks) == 1:
             unclear = [*unclear, ",".join(sorted(unclear, key=lambda c: c in clocks))]
-        raise which_of(f"{origin.name}: %s may hold the times; ", "time", unclear)
+        raise which_of(f"{table.origin.name}: %s may hold the times; ", "time", unclear)
     if found and found != [TIME]:
         *others, last = map(repr, found)
         log.info(
-            "%s: using column%s %s for the times; %s",
-            origin.name,
+            table.origin,
+            "using column%s %s for the times; %s",
             "s" * (len(found) > 1),
             f"{', '.join(others)} and {last}" if others else last,
             Words("pass {time} for another"),
         )
         if ends := [c for c in found if _ends_steps(table[c])]:
             log.info(
-                "%s: %s names the ends of steps, which are kept: the value of 08:00 is of what "
-                "came before",
-                origin.name,
+                table.origin,
+                "%s names the ends of steps, which are kept: the value of 08:00 is of what came "
+                "before",
                 ends[-1],
             )
     return found or ([TIME] if TIME in columns else [])
@@ -257,15 +255,15 @@ def _ends_steps(column: pl.Series) -> bool:
     return _are_within(column, 1, 24) and bool(column.head(SEEN).cast(pl.String).eq("24").any())
 
 
-def _minutes(table: pl.DataFrame) -> list[str]:
+def _minutes(table: Table) -> list[str]:
     """Return the column of minutes of an hour, if there is one."""
-    found = [c for c in named(table.columns, MINUTES) if _are_within(table[c], 0, 59)]
+    found = [c for c in named(table.names, MINUTES) if _are_within(table[c], 0, 59)]
     return found if len(found) == 1 else []
 
 
-def _date_parts(table: pl.DataFrame) -> list[str]:
+def _date_parts(table: Table) -> list[str]:
     """Return the columns of years, months, which may be named, and days; empty without them."""
-    years, months, days = (named(table.columns, names) for names in DATE_PARTS)
+    years, months, days = (named(table.names, names) for names in DATE_PARTS)
     years = [c for c in years if _are_within(table[c], 1985, 2030)]
     months = [c for c in months if _are_within(table[c], 1, 12) or _share_of(table[c], MONTH)]
     days = [c for c in days if _are_within(table[c], 1, 31)]
@@ -286,7 +284,7 @@ def _share_of(column: pl.Series, pattern: str) -> bool:
     return len(texts) > 0 and _share(texts.str.contains(pattern)) > MOST
 
 
-def _finer(table: pl.DataFrame, exact: list[str], usual: list[str]) -> list[str]:
+def _finer(table: Table, exact: list[str], usual: list[str]) -> list[str]:
     """Return the columns of exact times unless one of a usual name has dates that they refine."""
     if len(usual) != 1:
         return exact
@@ -297,14 +295,14 @@ def _finer(table: pl.DataFrame, exact: list[str], usual: list[str]) -> list[str]
     return [name for name, own in zip(exact, times, strict=True) if bool((own == days).all())]
 
 
-def _named(name: str, columns: Sequence[str], origin: Origin) -> str:
-    if name in columns:
+def _named(name: str, table: Table) -> str:
+    if name in table:
         return name
     words = Words("name the column of times with {time}")
-    raise InputError(no_column(name, columns, origin), words)
+    raise InputError(no_column(name, table.names, table.origin), words)
 
 
-def _earlier(table: pl.DataFrame, names: Sequence[str]) -> list[str]:
+def _earlier(table: Table, names: Sequence[str]) -> list[str]:
     """Return the first of two columns whose times begin and end spans, or one of one; else none."""
     if len(names) != 2:
         return list(names) if len(names) == 1 else []
@@ -316,18 +314,16 @@ def _earlier(table: pl.DataFrame, names: Sequence[str]) -> list[str]:
     return [name for name, word in zip(names, words, strict=True) if word][:1]
 
 
-def drop_rows(
-    table: pl.DataFrame, times: Sequence[str], origin: Origin
-) -> tuple[pl.DataFrame, Origin]:
+def drop_rows(table: Table) -> Table:
     """Leave out rows that are no records, and log what they are and how many.
 
     Such a row has no time, and is empty, repeats the names of the columns, has a word such as
     Total, or is a note: text in one column. In a table without times it begins with such a word.
     """
     odd = pl.Series(np.zeros(len(table), dtype=bool))
-    if not times and table.width and table.dtypes[0] == pl.String:
-        odd = table.to_series(0).str.contains(TOTAL).fill_null(value=False)
-    for column in (table[name] for name in times):
+    if not table.times and table.names and table.columns.dtypes[0] == pl.String:
+        odd = table.columns.to_series(0).str.contains(TOTAL).fill_null(value=False)
+    for column in (table[name] for name in table.times):
         odd |= column.is_null()
         if column.dtype == pl.String:
             distinct = column.unique().drop_nulls()
@@ -336,29 +332,28 @@ def drop_rows(
             if len(wrong):
                 odd |= column.is_in(wrong.implode())
     if not odd.any():
-        return table, origin
+        return table
     reasons: dict[str, list[int]] = {}
     for row in np.flatnonzero(odd.to_numpy()).tolist():
-        if reason := _no_record(table.columns, table.row(row), times):
+        if reason := _no_record(table.names, table.columns.row(row), table.times):
             reasons.setdefault(reason, []).append(row)
     if not reasons:
-        return table, origin
+        return table
     for reason, rows in reasons.items():
-        first = table.row(rows[0])
+        first = table.columns.row(rows[0])
         shown = " ".join(" ".join(str(f) for f in first if f is not None).split())
-        level = logging.INFO if reason == "empty" else logging.WARNING
-        log.log(
-            level,
-            "%s: left out %s: %s, the first in %s %d%s",
-            origin.name,
+        say = log.info if reason == "empty" else log.warning
+        say(
+            table.origin,
+            "left out %s: %s, the first in %s %d%s",
             counted(len(rows), "row"),
             reason,
-            origin.unit,
-            origin.number(rows[0]),
+            table.origin.unit,
+            table.origin.number(rows[0]),
             f" ({shown:.50})" if shown else "",
         )
-    kept = np.setdiff1d(np.arange(len(table)), np.concatenate([*reasons.values()]))
-    return table[kept], origin.of_rows(kept)
+    left = np.concatenate([*reasons.values()])
+    return table.take(np.setdiff1d(np.arange(len(table)), left))
 
 
 def _no_record(names: Sequence[str], row: Sequence[object], times: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ import xarray as xr
 from data_prep import cube as cube_files
 from data_prep.base.errors import InputError, Words, choose
 from data_prep.readers.columns import is_table_in_folder, names_table
-from data_prep.readers.frames import CubeOptions, counts_rows, from_frame
+from data_prep.readers.frames import counts_rows, from_frame
 from data_prep.readers.hdf5 import holds_frame
 from data_prep.readers.options import TableOptions
 
@@ -70,7 +70,7 @@ def open_cube(data: Data, *, name: str = "value", **options: Any) -> xr.Dataset:
                 f"agg {given.agg} takes a table in which each row is an event, but times are "
                 "the index; give df.reset_index()"
             )
-        return from_frame(data, name=name, options=CubeOptions.of(given, title=title))
+        return from_frame(data, name=name, options=given, title=title)
     if is_table(data):
         # Polars takes a while to import.
         from data_prep.sets.table import read

@@ -10,11 +10,12 @@ import numpy as np
 import pandas as pd
 
 from data_prep.base.errors import InputError, reading, some
-from data_prep.readers.columns import Origin, numbers, require_columns
+from data_prep.readers.columns import numbers, require_columns
 from data_prep.readers.delimited import numbered
 from data_prep.readers.files import read_table
 from data_prep.readers.npz import Header, read_npz
 from data_prep.readers.options import TableOptions
+from data_prep.readers.origin import Origin
 from data_prep.sets.roads.common import check_weights
 
 MAX_ID = 100
