@@ -12,11 +12,10 @@ import xarray as xr
 
 from data_prep.base.errors import InputError, Words, close_to, some
 from data_prep.cube import services_of
-from data_prep.readers.columns import BINARY
 from data_prep.readers.options import CELL, TableOptions
 from data_prep.readers.origin import Origin, StepLog
+from data_prep.readers.rows import TOTAL
 from data_prep.readers.table import Table, is_text
-from data_prep.readers.time_columns import TOTAL
 from data_prep.readers.units import common_unit, factor, unit_of, without_unit
 
 log = StepLog("cells")
@@ -37,7 +36,7 @@ def _with_written_ids(table: Table, options: TableOptions) -> Table:
     if table.kind != "long" or options.cell != CELL or not table.origin.is_file:
         return table
     ids = [c for c in table.cells if not is_text(table[c])]
-    if not ids or table.origin.name.lower().endswith(BINARY):
+    if not ids or table.typed:
         return table
     for name in ids:
         texts = table.origin.as_written(name)
@@ -129,7 +128,7 @@ def _among(part: str, known: dict[str, Any], name: str) -> set[Any]:
         low, high = int(span[1]), int(span[2])
         found = {c for c in known.values() if isinstance(c, int | np.integer) and low <= c <= high}
         if (absent := high - low + 1 - len(found)) and found:
-            log.info(name, "of cells %s, %d occur and %d do not", part, len(found), absent)
+            log.info(name, f"of cells {part}, {len(found)} occur and {absent} do not")
         if found:
             return found
     raise InputError(
@@ -160,7 +159,7 @@ def _in_one_unit(table: Table) -> Table:
     name = table.origin.name
     if (to := common_unit(sorted(first))) is None:
         raise InputError(f"{name}: columns of cells are in {shown}; write one unit for all")
-    log.warning(name, "columns of cells are in %s; converted to %s", shown, to)
+    log.warning(name, f"columns of cells are in {shown}; converted to {to}")
     scaled = [table[c] * factor(unit, to) for c, unit in own.items() if unit != to]
     return table.with_columns(*scaled).with_(units={**units, **dict.fromkeys(cells, to)})
 
@@ -172,9 +171,8 @@ def _with_units(table: Table, options: TableOptions) -> Table:
     if given != "1" and not wide and len(found) > 1:
         log.warning(
             table.origin,
-            "%s is taken as the unit of %s; if that of one only, write units into the names of "
-            "columns, such as 'speed (km/h)'",
-            *(given, some(table.values)),
+            f"{given} is taken as the unit of {some(table.values)}; if that of one only, "
+            "write units into the names of columns, such as 'speed (km/h)'",
         )
     if wide:
         common = set(found.values())
@@ -182,7 +180,7 @@ def _with_units(table: Table, options: TableOptions) -> Table:
     known = [f"{c}: {unit}" for c, unit in found.items() if unit != "1"]
     if known and given == "1":
         other = Words("pass {units} for others")
-        log.info(table.origin, "units %s; %s", some(known, 5), other)
+        log.info(table.origin, f"units {some(known, 5)}; ", other)
     return table.with_(units=found if given == "1" else dict.fromkeys(found, given))
 
 
@@ -196,7 +194,7 @@ def _without_slashes(table: Table) -> Table:
     new = {old: name for old, name in new.items() if "/" in old}
     if new:
         named = [f"{old!r} is named {name!r}" for old, name in new.items()]
-        log.info(table.origin, "%s", some(named, 5))
+        log.info(table.origin, f"{some(named, 5)}")
     return table.rename(new)
 
 
@@ -212,7 +210,7 @@ def without_totals(ds: xr.Dataset, origin: Origin) -> xr.Dataset:
             all(_nearly(own[n], made[n]) for n in services_of(ds)) for made in (sums, means)
         ):
             kept[at] = False
-            log.warning(origin, "cell %s is left out: the total of the others", ids[at])
+            log.warning(origin, f"cell {ids[at]} is left out: the total of the others")
     return ds if kept.all() else ds.isel(cell=kept)
 
 

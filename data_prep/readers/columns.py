@@ -15,31 +15,6 @@ from data_prep.base.errors import InputError, Words, close_to
 from data_prep.readers.origin import Origin
 from data_prep.readers.written_times import TIME_LIKE
 
-ARROW = (".feather", ".arrow", ".ipc")
-"""Ends of the names of files in Arrow's format."""
-
-TEXTS = (".csv", ".tsv", ".txt")
-PACKED = (".gz", ".xz", ".bz2")
-JSON = (".json", ".jsonl", ".ndjson")
-BINARY = (".parquet", *ARROW, ".h5", ".hdf5", *JSON)
-"""Ends of the names of files whose columns have types."""
-
-SUFFIXES = (
-    *TEXTS, *(f"{text}{packed}" for packed in PACKED for text in TEXTS), ".xlsx", ".zip", *BINARY
-)  # fmt: skip
-"""Ends of the names of files that hold tables."""
-
-
-def names_table(path: str) -> bool:
-    """Return whether a file is a table by the end of its name, in letters of any case."""
-    return path.lower().endswith(SUFFIXES)
-
-
-def is_table_in_folder(path: str) -> bool:
-    """Return whether a file of a folder is a table; JSON often describes the tables beside it."""
-    return names_table(path) and not path.lower().endswith(".json")
-
-
 TIMES = frozenset({
     "time", "timestamp", "datetime", "date", "ds", "utc", "localtime", "starttime", "begintime",
     "startdate", "dateid", "timeid", "periodstarttime", "resulttime", "collecttime",

@@ -69,7 +69,7 @@ class Increments:
             if numbers_of.any():
                 of = some(cells[numbers_of > 0], 3)
                 n = counted(int(numbers_of.sum()), what)
-                log.warning(name, "%s, %s, in cells %s", n, how, of)
+                log.warning(name, f"{n}, {how}, in cells {of}")
 
 
 def readings(column: pd.Series, origin: Origin) -> np.ndarray:

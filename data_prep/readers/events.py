@@ -76,7 +76,7 @@ def find_records(table: Table, options: TableOptions) -> Table:
     places = [c for c in table.names if c not in (table.time, *where) and _is_place(c)]
     places = [c for c in places if c not in (values or ())]
     if places:
-        log.info(origin, "not taken as values: %s", ", ".join(places))
+        log.info(origin, f"not taken as values: {', '.join(places)}")
     return table.without(places).with_(kind=kind, cells=where)
 
 
@@ -87,8 +87,8 @@ def _without_cell(table: Table, cells: Sequence[str]) -> Table:
         return table
     log.warning(
         table.origin,
-        "left out %d of %d events without a cell in column %r, the first in %s",
-        *(empty.sum(), len(table), ",".join(cells), table.origin.place(int(empty.argmax()))),
+        f"left out {empty.sum()} of {len(table)} events without a cell in column "
+        f"{','.join(cells)!r}, the first in {table.origin.place(int(empty.argmax()))}",
     )
     return table.take(np.flatnonzero(~empty))
 

@@ -179,7 +179,7 @@ def _from_long(table: Table, options: TableOptions) -> xr.Dataset:
         cube = _in_steps(table, columns, same, cell_at, axis, cells, options)
     places = read_places(table, cell_at)
     for name in properties:
-        log.info(origin, "column %s has one value for each cell and is kept", name)
+        log.info(origin, f"column {name} has one value for each cell and is kept")
     made = _make_cube(cube, axis, cells, table, options, places)
     first = np.unique(cell_at, return_index=True)[1]
     return made.assign_coords({n: ("cell", _of_cells(table[n][first])) for n in properties})
@@ -297,7 +297,7 @@ def _copies(
 def _without(copies: np.ndarray, origin: Origin) -> Origin:
     """Return the place of rows without copies; say how many they are."""
     n, first = counted(int(copies.sum()), "repeated row"), origin.place(int(copies.argmax()))
-    log.warning(origin, "left out %s, the first in %s", n, first)
+    log.warning(origin, f"left out {n}, the first in {first}")
     return origin.of_rows(np.flatnonzero(~copies))
 
 
@@ -373,14 +373,8 @@ def _warn_of_empty(variable: str, cells: np.ndarray, origin: Origin) -> None:
         Words("{cells}", cells=f"{ALL_BUT}{','.join(map(str, cells[:SHOWN]))}"),
         f"df.drop(columns={cells[:SHOWN].tolist()})",
     )
-    log.warning(
-        origin,
-        "%s without a value of %s: %s; leave out by %s",
-        counted(cells.size, "cell"),
-        variable,
-        some(cells, SHOWN),
-        advice,
-    )
+    shown = f"{counted(cells.size, 'cell')} without a value of {variable}: {some(cells, SHOWN)}"
+    log.warning(origin, f"{shown}; leave out by ", advice)
 
 
 def _warn_of_averaged_zeros(
@@ -405,8 +399,8 @@ def _warn_of_summed_levels(variables: Sequence[str], table: Table, options: Tabl
     if levels and (summed or options.duplicates == "sum"):
         log.warning(
             table.origin,
-            "sums of %s, which are likely levels or rates; prepare these apart, with %s",
-            some(levels, SHOWN),
+            f"sums of {some(levels, SHOWN)}, which are likely levels or rates; prepare "
+            "these apart, with ",
             Words("{agg:mean}") if summed else Words("{duplicates:mean}"),
         )
 
@@ -433,7 +427,7 @@ def _make_cube(
             Words("choose other columns with {values}"),
         )
     if empty := [variable for variable, cells_seen in seen.items() if not cells_seen.any()]:
-        log.warning(table.origin, "without a value in any cell: %s", some(empty, 6))
+        log.warning(table.origin, f"without a value in any cell: {some(empty, 6)}")
     for variable in (v for v in values if v not in empty):
         _warn_of_empty(variable, cells[~seen[variable]], table.origin)
     _warn_of_summed_levels(list(values), table, options)

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import polars as pl
+
 from data_prep.base.errors import InputError, Words, some
 from data_prep.readers.columns import looks_like_values
 from data_prep.readers.origin import StepLog
@@ -60,9 +62,7 @@ def find_encoding(start: bytes, name: str) -> str:
         shown = odd.splitlines()[0].decode(found, errors="replace")
         log.info(
             name,
-            "not UTF-8, read as %s, such as %.60r; %s",
-            found,
-            shown,
+            f"not UTF-8, read as {found}, such as {shown!r:.60}; ",
             Words("pass {encoding} for another"),
         )
         return found
@@ -177,10 +177,8 @@ def find_head(rows: Sequence[Sequence[str]], name: str, unit: str) -> Head:
     if titles:
         log.info(
             name,
-            "the first %d %ss are titles and not read: %s",
-            head.before,
-            unit,
-            some([f"{title.strip():.40}" for title in titles], 3),
+            f"the first {head.before} {unit}s are titles and not read: "
+            f"{some([f'{title.strip():.40}' for title in titles], 3)}",
         )
     return head
 
@@ -252,6 +250,12 @@ def times_across(names: Sequence[str]) -> list[str]:
     others = [name for name in names if name not in found]
     values = any(re.fullmatch(r"\s*-?\d+(\.\d+)?\s*", name) for name in others)
     return found if len(found) > 2 and names[0] not in found and not values else []
+
+
+def without_empty(table: pl.DataFrame, n_named: int) -> pl.DataFrame:
+    """Leave out columns without a name and without a value, as of a separator at the line's end."""
+    unnamed = [n for n in table.columns[1:n_named] if n.startswith(UNNAMED)]
+    return table.drop([n for n in unnamed if table[n].null_count() == len(table)])
 
 
 def check_names(names: Sequence[str], before: int, file: str, unit: str) -> list[str]:

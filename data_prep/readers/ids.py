@@ -97,10 +97,8 @@ def say_cell(table: Table, parts: Sequence[str]) -> None:
         other = Words("pass {cell} {duplicates:sum} to add up the others", cell=parts[0])
     log.info(
         table.origin,
-        "using column %r for the cells: %s%s; %s",
-        ",".join(parts),
-        ", ".join(f"{name:.59}…" if len(name) > 60 else name for name in names),
-        more,
+        f"using column {','.join(parts)!r} for the cells: "
+        f"{', '.join(f'{name:.59}…' if len(name) > 60 else name for name in names)}{more}; ",
         other,
     )
 

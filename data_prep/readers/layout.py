@@ -25,9 +25,9 @@ from data_prep.readers.events import COUNT, find_records
 from data_prep.readers.ids import cells_of, find_cells, is_named_id, may_be_values
 from data_prep.readers.options import CELL, TableOptions
 from data_prep.readers.origin import Origin, StepLog
+from data_prep.readers.rows import TOTAL
 from data_prep.readers.sites import read_properties
 from data_prep.readers.table import Table, as_numbers, is_text
-from data_prep.readers.time_columns import TOTAL
 from data_prep.readers.units import is_service
 
 log = StepLog("layout")
@@ -64,9 +64,8 @@ def unfold(table: Table, options: TableOptions) -> Table:
         parts.append(part.with_columns(pl.lit(name).alias(CELL)))
     log.info(
         origin,
-        "two rows of names: the %s are cells (%s), the others services; %s",
-        "upper" if cells_above else "lower",
-        some(sorted(upper if cells_above else lower), 5),
+        f"two rows of names: the {('upper' if cells_above else 'lower')} are cells "
+        f"({some(sorted(upper if cells_above else lower), 5)}), the others services; ",
         Words("pass {layout:services-above}" if cells_above else "pass {layout:cells-above}"),
     )
     rows = np.tile(np.arange(len(table)), len(parts))
@@ -195,7 +194,7 @@ def value_columns(table: Table, keys: Sequence[str], values: Sequence[str] | Non
             Words("count them with {resample:1h} {agg:count}"),
         )
     if values is None and (text := [c for c in others if not has_numbers[c]]):
-        log.warning(origin, "columns without numbers are left out: %s", text)
+        log.warning(origin, f"columns without numbers are left out: {text}")
     return columns
 
 
@@ -206,7 +205,7 @@ def _values_among(columns: list[str], table: Table) -> list[str]:
     known = [c for c in columns if c not in left]
     if known and left:
         again = Words("pass {values} to choose columns")
-        log.info(table.origin, "not taken as values: %s; %s", ", ".join(known), again)
+        log.info(table.origin, f"not taken as values: {', '.join(known)}; ", again)
         return left
     return columns
 
@@ -272,6 +271,4 @@ def _show(kind: str, columns: list[str], reason: str, origin: Origin) -> None:
         choose = Words(
             "{}; pass {layout} for the other reading, {values} to choose", reason, layout=other
         )
-    log.info(
-        origin, "using %d columns as %s: %s; %s", len(columns), what, some(columns, SHOWN), choose
-    )
+    log.info(origin, f"using {len(columns)} columns as {what}: {some(columns, SHOWN)}; ", choose)

@@ -57,25 +57,30 @@ class StepLog:
         self.step = step
         self._log = logging.getLogger(f"{__package__}.{step}")
 
-    def note(self, table: str | Origin, text: str, *args: object) -> None:
-        """Note what is worth a line only where all steps are shown."""
-        self._say(logging.DEBUG, table, text, args)
+    def note(self, table: str | Origin, *parts: object) -> None:
+        """Note what is worth a line only where all steps are shown; see `info`."""
+        self._say(logging.DEBUG, table, parts)
 
-    def info(self, table: str | Origin, text: str, *args: object) -> None:
-        """Say what was decided that the user may want otherwise."""
-        self._say(logging.INFO, table, text, args)
+    def info(self, table: str | Origin, *parts: object) -> None:
+        """Say what was decided that the user may want otherwise.
 
-    def warning(self, table: str | Origin, text: str, *args: object) -> None:
-        """Say what was changed or left out."""
-        self._say(logging.WARNING, table, text, args)
+        Args:
+            table: the table, or its name.
+            *parts: the text, whose parts that name options are `Words`, as in an `InputError`.
+        """
+        self._say(logging.INFO, table, parts)
 
-    def _say(self, level: int, table: str | Origin, text: str, args: tuple[object, ...]) -> None:
+    def warning(self, table: str | Origin, *parts: object) -> None:
+        """Say what was changed or left out; see `info`."""
+        self._say(logging.WARNING, table, parts)
+
+    def _say(self, level: int, table: str | Origin, parts: tuple[object, ...]) -> None:
         name = table if isinstance(table, str) else table.name
         if (notes := _NOTES.get()) is None:
-            self._log.log(level, f"%s: {text}" if name else text, *([name] if name else []), *args)
+            self._log.log(level, "%s: " + "%s" * len(parts), name, *parts)
         else:
-            shown = plain(text % tuple(map(for_command, args)) if args else text)
-            notes.append(Note(self.step, level, name, shown))
+            text = "".join(str(for_command(part)) for part in parts)
+            notes.append(Note(self.step, level, name, plain(text)))
 
 
 @dataclass(frozen=True)

@@ -146,8 +146,8 @@ class Resampling:
         if not expected.any():
             log.warning(
                 name,
-                "its records are at uneven times, so steps that lack some are not noticed, the "
-                "first and last included",
+                "its records are at uneven times, so steps that lack some are not noticed, "
+                "the first and last included",
             )
         partial = (found > 0) & (found < expected)
         if not partial.any():
@@ -166,7 +166,7 @@ class Resampling:
                 f"{name}: {message}; none is complete: write a 0 where nothing happened, or ",
                 Words("choose a shorter {resample} or {agg:mean}"),
             )
-        log.warning(name, "%s", message)
+        log.warning(name, f"{message}")
         return merged
 
     def fill(
@@ -204,17 +204,15 @@ class Resampling:
         if self.of_events:
             log.info(
                 name,
-                "%s events; a step of a cell without any is 0, from the first event of the table "
-                "to the last (also before the first of the cell)",
-                "counted" if self.agg == "count" else "added up",
+                f"{('counted' if self.agg == 'count' else 'added up')} events; a step of a "
+                "cell without any is 0, from the first event of the table to the last (also "
+                "before the first of the cell)",
             )
         shares = [f"{100 * float(np.isnan(v).mean()):.1f} % of {n}" for n, v in values.items()]
         log.info(
             name,
-            "records put into steps of %s by their %s; missing: %s",
-            in_minutes(self.step),
-            self.agg,
-            ", ".join(shares),
+            f"records put into steps of {in_minutes(self.step)} by their {self.agg}; "
+            f"missing: {', '.join(shares)}",
         )
 
 
@@ -267,7 +265,7 @@ def refuse_gap(message: str, origin: Origin, allow_gaps: bool, reason: str | Wor
             advice,
             " to leave NaN there",
         )
-    log.warning(origin, "%s; left as NaN", message)
+    log.warning(origin, f"{message}; left as NaN")
 
 
 def check_steps(axis: pd.DatetimeIndex, at: np.ndarray, origin: Origin, allow_gaps: bool) -> None:
@@ -365,12 +363,7 @@ def check_periods(
         i = int(shorter[0])
         log.warning(
             origin,
-            "%d of %d cells have rows in a part of the time only, such as cell %s from %s to %s; "
-            "left as NaN outside of it (%.1f %% of all values)",
-            len(shorter),
-            len(cells),
-            cells[i],
-            axis[first[i]],
-            axis[last[i]],
-            100 * float(np.mean(~inside)),
+            f"{len(shorter)} of {len(cells)} cells have rows in a part of the time only, "
+            f"such as cell {cells[i]} from {axis[first[i]]} to {axis[last[i]]}; left as "
+            f"NaN outside of it ({100 * float(np.mean(~inside)):.1f} % of all values)",
         )

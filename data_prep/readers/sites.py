@@ -23,8 +23,8 @@ from data_prep.readers.columns import (
     named,
     without_calendar,
 )
+from data_prep.readers.decode import read_table
 from data_prep.readers.features import FEATURES, OUTLINE, as_outline, read_features, rings_of
-from data_prep.readers.files import read_table
 from data_prep.readers.origin import Origin, StepLog
 from data_prep.readers.table import Table, as_numbers, is_text, n_known
 from data_prep.readers.units import is_service
@@ -51,10 +51,10 @@ def read_places(table: Table, cell_at: np.ndarray) -> tuple[np.ndarray, np.ndarr
     spans = [pd.Series(d).groupby(cell_at).agg(["min", "max"]) for d in degrees]
     fixed = all((span["min"] == span["max"]).all() for span in spans)
     if not fixed or any(np.abs(d).max() > most for d, most in zip(degrees, (180, 90), strict=True)):
-        what = "columns %s and %s are not one place in degrees for each cell; left out"
-        log.warning(table.origin, what, *names)
+        both = f"columns {names[0]} and {names[1]}"
+        log.warning(table.origin, f"{both} are not one place in degrees for each cell; left out")
         return None
-    log.info(table.origin, "%s and %s place the cells on a map", *names)
+    log.info(table.origin, f"{names[0]} and {names[1]} place the cells on a map")
     lon, lat = (span["min"].to_numpy() for span in spans)
     return lon, lat
 
@@ -136,26 +136,21 @@ def add_sites(ds: xr.Dataset, path: Path, crs: str | None = None) -> xr.Dataset:
     if unequal:
         log.warning(
             origin,
-            "%s differ between rows of one %s and are left out; give a row for each cell",
-            some(map(repr, unequal)),
-            column,
+            f"{some(map(repr, unequal))} differ between rows of one {column} and are left "
+            "out; give a row for each cell",
         )
     sites = rows[~rows.index.duplicated()].drop(columns=unequal).reindex(ids)
     sites.columns = sites.columns.str.replace("/", " per ")  # A path within the cube's file.
     absent = ds["cell"].to_numpy()[~np.isin(ids, rows.index)]
     if len(absent):
-        log.warning(origin, "no row for %s: %s", counted(len(absent), "cell"), some(absent, 5))
+        log.warning(origin, f"no row for {counted(len(absent), 'cell')}: {some(absent, 5)}")
     ds = _place(ds, sites, crs, origin)
     odd = {*KEPT, *ds.variables}
     kept = [c for c in map(str, sites.columns) if c not in odd and c.isprintable()]
     if left := [c for c in sites.columns if c not in kept]:
-        log.warning(origin, "left out, as the cube has these names: %s", some(left))
+        log.warning(origin, f"left out, as the cube has these names: {some(left)}")
     log.info(
-        origin,
-        "%s of cells by %r: %s",
-        counted(len(kept), "column"),
-        column,
-        some(kept, 8) or "none",
+        origin, f"{counted(len(kept), 'column')} of cells by {column!r}: {some(kept, 8) or 'none'}"
     )
     return ds.assign_coords({c: ("cell", _values(sites[c])) for c in kept})
 

@@ -37,6 +37,7 @@ class Table:
         levels: upper and lower name of the columns that two rows name.
         timed: whether a row of a text or a sheet was recognised by its time.
         as_text: whether its columns are texts, whatever they hold.
+        typed: whether its format gives columns types.
         beside: columns with one value for all times that were across.
         decided: options by name with which a later table is read in the same way.
         about: title, source and checksums for the cube.
@@ -53,6 +54,7 @@ class Table:
     levels: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     timed: bool = False
     as_text: bool = False
+    typed: bool = False
     beside: Sequence[str] = ()
     decided: Mapping[str, Any] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)

@@ -168,10 +168,8 @@ def place_times(
     if zone is None and clock == "utc" and options.time_zone not in ("", None, "UTC"):
         log.warning(
             name,
-            "times have no offset and are read as UTC, %s is %s in %s; %s",
-            times[0],
-            to_wall(times[:1], options.time_zone)[0],
-            options.time_zone,
+            f"times have no offset and are read as UTC, {times[0]} is "
+            f"{to_wall(times[:1], options.time_zone)[0]} in {options.time_zone}; ",
             Words("with {clock:local} they are its wall clock"),
         )
     zone = options.time_zone or zone or "UTC"
@@ -195,10 +193,8 @@ def place_times(
         if length > HOUR and (wall - times).nunique() > 1:
             log.warning(
                 name,
-                "steps of %s begin at other hours of %s where daylight saving time changes, as "
-                "they stay even in UTC",
-                in_minutes(length),
-                zone,
+                f"steps of {in_minutes(length)} begin at other hours of {zone} where daylight "
+                "saving time changes, as they stay even in UTC",
             )
         return _axis(steps - offset, at, times, clock, zone, length)
     steps, at = options.resampling.place(wall, name)

@@ -96,9 +96,8 @@ def _say_changes(column: pd.Series, origin: Origin) -> None:
     if len(offsets) > 1:
         log.warning(
             origin,
-            "times have the offsets %s, as where a clock changes; they become UTC, and so do the "
-            "hours and days that a model knows; %s",
-            ", ".join(sorted(offsets)),
+            f"times have the offsets {', '.join(sorted(offsets))}, as where a clock "
+            "changes; they become UTC, and so do the hours and days that a model knows; ",
             Words("name the place's zone with {time_zone:Europe/Berlin}"),
         )
 
@@ -157,7 +156,7 @@ def _from_digits(texts: pd.Series, origin: Origin) -> pd.DatetimeIndex:
         form = DIGITS[lengths[0]]
         times = pd.to_datetime(texts, format=form, errors="coerce")
         if times.notna().all() and times.dt.year.between(*YEARS).all():
-            log.info(origin, "times are read as %s, such as %s", form, texts.iloc[0])
+            log.info(origin, f"times are read as {form}, such as {texts.iloc[0]}")
             return pd.DatetimeIndex(times)
     if texts.str.fullmatch(r"\d{6}").all():
         dates = texts.str.replace(SIX_DIGITS, r"\1-\2-\3", regex=True)
@@ -231,13 +230,7 @@ def _in_only_order(texts: pd.Series, wrong: np.ndarray, origin: Origin) -> pd.Da
         even, why = [key for key in readings if key[0] == "day/month/year"], "; points say so"
     if len(readings) == 1 or len(even) == 1:
         order, form = even[0] if len(even) == 1 else next(iter(readings))
-        log.info(
-            origin,
-            "times are read as %s (%s)%s",
-            order,
-            form,
-            why if len(readings) > 1 else "",
-        )
+        log.info(origin, f"times are read as {order} ({form}){(why if len(readings) > 1 else '')}")
         return readings[order, form]
     if not readings and not known and (plain != texts).any():
         with suppress(InputError):

@@ -15,7 +15,7 @@ from data_prep.readers.columns import (
     named,
     without_calendar,
 )
-from data_prep.readers.options import Decimal
+from data_prep.readers.options import Decimal, TableOptions
 from data_prep.readers.origin import Origin, StepLog
 from data_prep.readers.table import Table
 from data_prep.readers.units import UNIT_AFTER, canonical, common_unit, factors, units_after
@@ -93,7 +93,7 @@ def say_three_decimals(
         texts = [] if name in keys else [text.strip() for text in fields if text.strip()]
         if len(texts) >= FEWEST_GROUPED and all(re.fullmatch(GROUPED, text) for text in texts):
             again = Words("pass {decimal:comma} if its points separate thousands")
-            log.info(file, "decimal points, such as %s in column %r; %s", texts[0], name, again)
+            log.info(file, f"decimal points, such as {texts[0]} in column {name!r}; ", again)
             return
 
 
@@ -115,6 +115,18 @@ def _decide_mark(texts: pl.Series, mark: str) -> Decimal | None:
     if whole >= MIN_WHOLE * len(texts) and len(marked) >= MANY_GROUPED:
         return other
     return "point" if mark == "." and whole < MIN_WHOLE * len(texts) else None
+
+
+def decide(tables: Sequence[Table], options: TableOptions) -> Decimal:
+    """Return the decimal mark of tables that were read with points, unless it is known."""
+    marks = [decide_decimal(table, options.decimal, options.keys) for table in tables]
+    return "comma" if "comma" in marks else "point"
+
+
+def apply(table: Table, mark: Decimal, options: TableOptions) -> Table:
+    """Return a table with numbers in one unit for each column, and a column for each quantity."""
+    keys = options.keys
+    return use_unit_column(spread_quantities(to_numbers(table, mark, keys), keys), keys)
 
 
 def decide_decimal(table: Table, decimal: Decimal, keys: Container[str]) -> Decimal:
@@ -139,7 +151,7 @@ def decide_decimal(table: Table, decimal: Decimal, keys: Container[str]) -> Deci
             what = "decimal commas" if mark == "," else "points separate thousands"
             other = "they separate thousands" if mark == "," else "they are decimal"
             again = Words("pass {decimal:point} if {}", other)
-            log.info(table.origin, "%s, such as %r in column %r; %s", what, held[0], name, again)
+            log.info(table.origin, f"{what}, such as {held[0]!r} in column {name!r}; ", again)
             return "comma"
         if found is None:
             unclear.setdefault("comma" if mark == "," else "point", holds)
@@ -148,11 +160,11 @@ def decide_decimal(table: Table, decimal: Decimal, keys: Container[str]) -> Deci
     shown = "; ".join(unclear.values())
     if sure:
         if "comma" in unclear:
-            log.info(table.origin, "%s: commas separate thousands, as others have points", shown)
+            log.info(table.origin, f"{shown}: commas separate thousands, as others have points")
         return "point"
     dotted = [c for c in table.names if c in keys and table[c].dtype == pl.String]
     if any(table[c].drop_nulls().str.contains(DOTTED_DATE).any() for c in dotted):
-        log.info(table.origin, "%s: a decimal comma, as dates have points", shown)
+        log.info(table.origin, f"{shown}: a decimal comma, as dates have points")
         return "comma"
     own = "comma" if "comma" in unclear else "point"
     raise InputError(
@@ -230,9 +242,8 @@ def to_numbers(table: Table, decimal: str, keys: Container[str]) -> Table:
     ):
         log.warning(
             table.origin,
-            "points are read as separators of thousands in columns %s, since the table has decimal "
-            "commas",
-            some(map(repr, grouped)),
+            "points are read as separators of thousands in columns "
+            f"{some(map(repr, grouped))}, since the table has decimal commas",
         )
     return table.with_columns(*converted).with_(units=found)
 
@@ -244,10 +255,8 @@ def _in_one_unit(column: pl.Series, units: pl.Series, origin: Origin) -> tuple[p
     if len({canonical(unit) for unit in written}) > 1:
         log.warning(
             origin,
-            "column %r is in %s; converted to %s (1 kB = 1000 B, 1 KiB = 1024 B)",
-            column.name,
-            some(written, 6),
-            to,
+            f"column {column.name!r} is in {some(written, 6)}; converted to {to} (1 kB = "
+            "1000 B, 1 KiB = 1024 B)",
         )
         column = column * pl.Series(factors(units, to))
     return column, canonical(to)
@@ -275,7 +284,7 @@ def spread_quantities(table: Table, keys: Container[str]) -> Table:
     known = dict(table.columns.select(found[0], units[0]).unique().iter_rows()) if fixed else {}
     known = {quantity: canonical(str(unit)) for quantity, unit in known.items()}
     quantities = table[found[0]].unique(maintain_order=True)
-    log.info(table.origin, "column %r names %s", found[0], some(quantities, 6))
+    log.info(table.origin, f"column {found[0]!r} names {some(quantities, 6)}")
     wide = table.columns.pivot(found, index=index, values=values[0])
     rows = table.columns.with_row_index().select(pl.col("index").first().over(index)).unique()
     known = {quantity: unit for quantity, unit in known.items() if unit not in ("", "1")}

@@ -43,7 +43,7 @@ import xarray as xr
 
 from data_prep.cube import write_read
 from data_prep.readers import reading
-from data_prep.readers.exports import files_of
+from data_prep.readers.open import files_of
 from data_prep.readers.options import TableOptions
 from data_prep.sets.dcrnn import MetrLA, PemsBay
 

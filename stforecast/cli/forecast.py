@@ -97,7 +97,7 @@ def forecast_command(
             below it.
         xlsx: whether to write the tables as .xlsx.
     """
-    from data_prep.readers.exports import is_pattern
+    from data_prep.readers.open import is_pattern
 
     if not data.exists() and not is_pattern(data):
         raise no_file(data, "table or cube", "give a .csv, .xlsx, .parquet or .nc file")

@@ -73,15 +73,15 @@ def describe(path: Path) -> Description:
         raise InputError(f"{path}: no such file or folder; {_beside(path)}")
     if path.is_file() and path.suffix.lower() == ".nc":
         return _cube(path)
-    from data_prep.readers.columns import SUFFIXES, names_table
-    from data_prep.readers.exports import is_pattern
+    from data_prep.readers.formats import names_table, suffixes
+    from data_prep.readers.open import is_pattern
 
     if path.suffix.lower() in ARRAYS:
         return _arrays(path)
     if is_pattern(path) or names_table(path.name):
         return _table(path)
     raise InputError(
-        f"{path}: unknown kind of file; give a cube (.nc), a table ({', '.join(SUFFIXES)}), a "
+        f"{path}: unknown kind of file; give a cube (.nc), a table ({', '.join(suffixes())}), a "
         "folder of raw days or a run"
     )
 
@@ -175,7 +175,7 @@ def _table(path: Path) -> Description:
 
 def _unclear(path: Path, error: InputError) -> Description:
     """Describe a table that `prepare` refuses without options: its columns and the question."""
-    from data_prep.readers.files import read_table
+    from data_prep.readers.decode import read_table
     from data_prep.readers.options import TableOptions
 
     if not path.is_file() or path.suffix.lower() == ".zip":

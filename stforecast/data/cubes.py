@@ -14,7 +14,6 @@ import xarray as xr
 
 from data_prep import cube as cube_files
 from data_prep.base.errors import InputError, Words, choose
-from data_prep.readers.columns import is_table_in_folder, names_table
 from data_prep.readers.frames import counts_rows, from_frame
 from data_prep.readers.hdf5 import holds_frame
 from data_prep.readers.options import TableOptions
@@ -97,8 +96,13 @@ def is_table(data: object) -> bool:
     if not isinstance(data, str | os.PathLike):
         return isinstance(data, pd.DataFrame)
     path = os.fspath(data)
+    if path.endswith(".nc"):
+        return False
+    from data_prep.readers.formats import names_table, suffixes  # slow to import
+
     if Path(path).is_dir():
-        return any(is_table_in_folder(file.name) for file in Path(path).iterdir())
+        ends = suffixes(in_folder=True)
+        return any(file.name.lower().endswith(ends) for file in Path(path).iterdir())
     return names_table(path) and (not h5py.is_hdf5(path) or holds_frame(Path(path)))
 
 

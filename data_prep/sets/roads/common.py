@@ -16,7 +16,7 @@ from data_prep.base.errors import InputError, Words, check_regular, in_minutes, 
 from data_prep.base.files import checksum
 from data_prep.cube import make_cube
 from data_prep.readers.columns import numbers
-from data_prep.readers.files import read_table
+from data_prep.readers.decode import read_table
 from data_prep.readers.options import TableOptions
 from data_prep.readers.origin import Origin
 from data_prep.readers.resampling import check_steps

@@ -11,8 +11,8 @@ import pandas as pd
 
 from data_prep.base.errors import InputError, reading, some
 from data_prep.readers.columns import numbers, require_columns
-from data_prep.readers.delimited import numbered
-from data_prep.readers.files import read_table
+from data_prep.readers.decode import read_table
+from data_prep.readers.formats import numbered
 from data_prep.readers.npz import Header, read_npz
 from data_prep.readers.options import TableOptions
 from data_prep.readers.origin import Origin

@@ -24,13 +24,13 @@ import polars as pl
 
 from data_prep.base.errors import InputError, Words, counted, some
 from data_prep.base.limits import CHUNK, check_size, read_expanded
-from data_prep.readers.columns import PACKED, TEXTS, has_comma
+from data_prep.readers.columns import has_comma
+from data_prep.readers.formats import FIELD, ROW, Format, Part, check_columns, numbered
 from data_prep.readers.head import (
     LINES,
     MISSING,
     SAMPLE,
     SEPARATORS,
-    UNNAMED,
     Head,
     check_names,
     find_encoding,
@@ -39,6 +39,7 @@ from data_prep.readers.head import (
     is_data,
     times_across,
     usual_width,
+    without_empty,
 )
 from data_prep.readers.options import TableOptions
 from data_prep.readers.origin import Origin, StepLog
@@ -51,58 +52,54 @@ from data_prep.readers.written_times import TIME_LIKE
 
 log = StepLog("decode")
 
-MAX_COLUMNS = 20_000  # twice the cells of Milan; the parser needs kilobytes for each
-ROW, FIELD = 32, 16  # minimum bytes of memory for each while a table is read
-
-
-def numbered(n: int) -> list[str]:
-    """Return the names of the columns of a file without a header: 1, 2, and so on."""
-    return [str(i) for i in range(1, n + 1)]
-
-
-def check_columns(n: int, name: str) -> None:
-    """Refuse a table with too many columns."""
-    if n > MAX_COLUMNS:
-        raise InputError(
-            f"{name}: {n} columns, expected at most {MAX_COLUMNS}; write a long table, with a row "
-            "for each time and cell"
-        )
-
 
 MAX_HEADER = 2**22  # characters in the line of column names
 MIN_LINES = 5  # lines whose numbers show with how many decimals a file is written
 INFERRED = 1000  # rows whose fields show the kinds of columns; if later ones differ, all do
 
 
-def read_delimited(
-    path: Path, keys: Container[str], options: TableOptions, content: bytes | None = None
-) -> Table:
-    """Read a file of values that are separated by commas, semicolons, tabs or bars.
+TEXTS = (".csv", ".tsv", ".txt")
+"""Ends of the names of text files."""
 
-    It may be packed by gzip, xz or bzip2, and have titles above the names. Columns of `keys` stay
+OPENERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+"""Functions that open a packed file, by the end of its name."""
+
+
+class Text(Format):
+    """Values separated by commas, semicolons, tabs or bars.
+
+    A file may be packed by gzip, xz or bzip2, and have titles above the names. Columns of keys stay
     text. Empty lines, and notes where the rows have times, are left out and named; other lines with
-    too few or too many fields are refused. `content` is read instead of the file's own.
+    too few or too many fields are refused.
     """
-    content = _unpacked(path) if content is None else content
-    try:
-        if options.encoding is not None:
-            b"".decode(options.encoding)
-    except LookupError as e:
-        raise InputError(
-            f"unknown encoding {options.encoding!r}; ", Words("give {encoding} such as cp1252")
-        ) from e
-    encoding = options.encoding or find_encoding(_start(path, content), path.name)
-    if encoding not in UNICODE:
-        content = _recoded(path, content, encoding)
-    if _start(path, content).removeprefix(codecs.BOM_UTF8).startswith(ANNOTATIONS):
-        return _read_annotated(path, content, keys, options)
-    try:
-        return _read(path, content, keys, options)
-    except pl.exceptions.PolarsError as e:
-        if encoding not in UNICODE or "utf" not in str(e).lower():
-            raise
-        found = find_encoding(path.read_bytes() if content is None else content, path.name)
-        return _read(path, _recoded(path, content, found), keys, options)
+
+    name, typed = "csv", False
+    suffixes = (*TEXTS, *(f"{text}{packed}" for packed in OPENERS for text in TEXTS))
+
+    @classmethod
+    def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:
+        """Read a file, or the content of the part."""
+        path = part.path
+        content = _unpacked(path) if part.content is None else part.content
+        try:
+            if options.encoding is not None:
+                b"".decode(options.encoding)
+        except LookupError as e:
+            raise InputError(
+                f"unknown encoding {options.encoding!r}; ", Words("give {encoding} such as cp1252")
+            ) from e
+        encoding = options.encoding or find_encoding(_start(path, content), path.name)
+        if encoding not in UNICODE:
+            content = _recoded(path, content, encoding)
+        if _start(path, content).removeprefix(codecs.BOM_UTF8).startswith(ANNOTATIONS):
+            return _read_annotated(path, content, keys, options)
+        try:
+            return _read(path, content, keys, options)
+        except pl.exceptions.PolarsError as e:
+            if encoding not in UNICODE or "utf" not in str(e).lower():
+                raise
+            found = find_encoding(path.read_bytes() if content is None else content, path.name)
+            return _read(path, _recoded(path, content, found), keys, options)
 
 
 ANNOTATIONS = (b"#group", b"#datatype", b"#default", b"#constant")
@@ -123,9 +120,6 @@ def _read_annotated(
 
 
 UNICODE = ("utf-8", "utf-8-sig")
-OPENERS: dict[str, Callable[[Path], Any]] = dict(
-    zip(PACKED, (gzip.open, lzma.open, bz2.open), strict=True)
-)
 
 
 def _recoded(path: Path, content: bytes | None, encoding: str) -> bytes:
@@ -219,12 +213,6 @@ def _read(path: Path, content: bytes | None, keys: Container[str], options: Tabl
     )
 
 
-def without_empty(table: pl.DataFrame, n_named: int) -> pl.DataFrame:
-    """Leave out columns without a name and without a value, as of a separator at the line's end."""
-    unnamed = [n for n in table.columns[1:n_named] if n.startswith(UNNAMED)]
-    return table.drop([n for n in unnamed if table[n].null_count() == len(table)])
-
-
 MOST_ODD = 100_000
 """Lines that may be empty or notes beside as many as there are rows."""
 
@@ -259,14 +247,14 @@ class _Body:
             return {}, self.content
         n_empty = sum(not any(row) for row in odd.values())
         if n_empty:
-            log.info(self.path.name, "%s left out", counted(n_empty, "empty line"))
+            log.info(self.path.name, f"{counted(n_empty, 'empty line')} left out")
         notes = [
             f"line {i + 1}: {' '.join(row)!r:.60}"
             for i, row in odd.items()
             if any(row) and odd.get(i - 1) is not row
         ]
         if notes:
-            log.warning(self.path.name, "left out as notes: %s", some(notes, 5))
+            log.warning(self.path.name, f"left out as notes: {some(notes, 5)}")
         text = self.path.read_bytes() if self.content is None else self.content
         lines = text.splitlines(keepends=True)
         return odd, b"".join(line for i, line in enumerate(lines) if i not in odd)
@@ -452,8 +440,8 @@ def _check_end(path: Path, content: bytes | None, separator: str) -> None:
             f"{path.name}, line {number}: {last!r} has fewer decimals than all before and no line "
             "end follows it, so the file was cut; get it again, or remove the line"
         )
-    end = "no line end after %r; if the file was cut there, get it again"
-    log.warning(f"{path.name}, line {number}", end, last)
+    end = f"no line end after {last!r}; if the file was cut there, get it again"
+    log.warning(f"{path.name}, line {number}", end)
 
 
 def _decimals(field: str) -> int:
