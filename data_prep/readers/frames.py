@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,7 @@ from pandas.api import types
 
 from data_prep.base.errors import InputError, Words, counted, some
 from data_prep.base.limits import check_size
-from data_prep.cube import make_cube
+from data_prep.cube import make_cube, with_places
 from data_prep.notices import warn_of_speeds_of_0
 from data_prep.readers.cells import ALL_BUT, whole_numbers
 from data_prep.readers.columns import cell_ids, factorize, numbers
@@ -48,11 +49,22 @@ log = StepLog("steps")
 def apply(table: Table, options: TableOptions) -> xr.Dataset:
     """Turn a table whose cells are known into a cube."""
     _check_not_empty(*table.columns.shape, table.origin)
-    if table.kind != "wide":
-        return _from_long(table, options)
-    ids = pd.Index(whole_numbers(pl.Series(table.values, dtype=pl.String)).to_list())
-    columns = [table.series(c).rename(id_) for c, id_ in zip(table.values, ids, strict=True)]
-    return _from_wide(table.series(table.time), columns, ids, table, options)
+    times = table.series(table.time)
+    if table.kind == "wide":
+        ids = pd.Index(whole_numbers(pl.Series(table.values, dtype=pl.String)).to_list())
+        columns = [table.series(c).rename(id_) for c, id_ in zip(table.values, ids, strict=True)]
+        return _Rows(table, times, columns, cell_ids(ids, table.origin), None, options).cube()
+    cell = table.cells[0]
+    properties = read_properties(table, [table.time, cell, *table.values])
+    columns = [table.series(c) for c in table.values if c not in properties]
+    cells, cell_at = factorize(table.series(cell), table.origin)
+    cube = _Rows(table, times, columns, cells, cell_at, options).cube()
+    places = read_places(table, cell_at)
+    for name in properties:
+        log.info(table.origin, f"column {name} has one value for each cell and is kept")
+    first = np.unique(cell_at, return_index=True)[1]
+    cube = cube if places is None else with_places(cube, *places)
+    return cube.assign_coords({n: ("cell", _of_cells(table[n][first])) for n in properties})
 
 
 def from_frame(
@@ -80,178 +92,194 @@ def from_frame(
     table = Table(units={name: options.units}, about=about)
     _check_not_empty(*df.shape, table.origin)
     columns = [df.iloc[:, i] for i in range(df.shape[1])]
-    return _from_wide(df.index.to_series(), columns, df.columns, table, options)
+    cells = cell_ids(df.columns, table.origin)
+    return _Rows(table, df.index.to_series(), columns, cells, None, options).cube()
 
 
-def _from_wide(
-    column_of_times: pd.Series,
-    columns: Sequence[pd.Series],
-    ids: pd.Index,
-    table: Table,
-    options: TableOptions,
-) -> xr.Dataset:
-    """Return the cube of a column of values for each cell."""
-    origin, name, resampling = table.origin, options.name, options.resampling
-    cells = cell_ids(ids, origin)
-    times, zone = _times(column_of_times, origin, options)
-    axis = place_times(times, np.zeros(len(times), dtype=np.int64), zone, origin, options)
-    values = pd.DataFrame(dict(enumerate(columns))) if _first_repeat(axis.times) else None
-    if values is not None and (copies := _copies(values, times, axis.times, zone, options)).any():
-        table = table.with_(origin=_without(copies, origin))
-        kept = [column[~copies] for column in columns]
-        return _from_wide(column_of_times[~copies], kept, ids, table, options)
-    steps, at = axis.steps, axis.at
-    if resampling is None:
-        check_steps(axis.shown, at, origin, options.gaps)
-    repeat = _first_repeat(axis.times)
-    if repeat and options.duplicates == "error":
-        advice = _to_read_hour_twice(times, axis.times, zone, options) or origin.either(
-            Words(
-                "name the column of cells with {cell} if the table is long; else remove one, or "
-                "pass {duplicates:sum} or {duplicates:mean}"
-            ),
-            "give df.reset_index() if the table is long; else remove one, or pass "
-            "duplicates='sum' or duplicates='mean' to open_cube(df, …)",
+Readings = tuple[np.ndarray, np.ndarray]
+"""Values of a counter and their times in ns, each `(rows,)`."""
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows to put into steps.
+
+    Attributes:
+        table: where they stand, and the units.
+        written_times: `(rows,)` times as they are written.
+        columns: `(rows,)` values of each variable, or, without `cell_at`, of each cell.
+        cells: `(cells,)` ids.
+        cell_at: `(rows,)` position of each row's cell; None if columns are cells.
+        options: how to read times, and what to do with gaps and repeated rows.
+    """
+
+    table: Table
+    written_times: pd.Series
+    columns: Sequence[pd.Series]
+    cells: np.ndarray
+    cell_at: np.ndarray | None
+    options: TableOptions
+
+    @property
+    def origin(self) -> Origin:
+        """Where the rows stand."""
+        return self.table.origin
+
+    def cube(self) -> xr.Dataset:
+        """Return the cube of the rows."""
+        options, origin = self.options, self.origin
+        times, zone = read_times(
+            self.written_times, options.clock, origin, options.time_format, options.time_zone
         )
-        raise InputError(
-            f"{origin.at(repeat[1])}: time {times[repeat[0]]} is already in {origin.unit} "
-            f"{origin.number(repeat[0])}, expected one row per time; ",
-            advice,
+        cell_at = np.zeros(len(times), dtype=np.int64) if self.cell_at is None else self.cell_at
+        axis = place_times(times, cell_at, zone, origin, options)
+        at = axis.at
+        if options.resampling is not None:
+            at = np.unique(axis.times, return_inverse=True)[1]
+        n_apart = 1 if self.cell_at is None else len(self.cells)
+        same = at * n_apart + cell_at
+        if options.resampling is None and self.cell_at is None:
+            check_steps(axis.shown, axis.at, origin, options.gaps)
+        repeat = None if options.of_events else _first_repeat(same)
+        if repeat and options.duplicates == "error":
+            twice = _to_read_hour_twice(times, same, zone, options)
+            copies = self._copies(same)
+            if copies.any() and not twice:
+                return self._without(copies).cube()
+            raise self._repeated(repeat, times, twice)
+        if options.resampling is None and self.cell_at is not None:
+            check_periods(axis.shown, axis.at, self.cells, cell_at, origin, options.gaps)
+        if options.of_counters:
+            values, axis = self._increases(axis)
+        else:
+            values = self._in_steps(same, axis.at * n_apart + cell_at, axis)
+        return _make_cube(values, axis, self.cells, self.table, options)
+
+    def _copies(self, same: np.ndarray) -> np.ndarray:
+        """Return which rows repeat the time, cell and values of an earlier one, `(rows,)`."""
+        columns = [pd.Series(same), *(column.reset_index(drop=True) for column in self.columns)]
+        found: np.ndarray = pd.concat(columns, axis=1, ignore_index=True).duplicated().to_numpy()
+        return found
+
+    def _without(self, copies: np.ndarray) -> _Rows:
+        """Return the rows that are no copies; say how many were left out."""
+        n, first = counted(int(copies.sum()), "repeated row"), int(copies.argmax())
+        log.warning(self.origin, f"left out {n}, the first in {self.origin.place(first)}")
+        return _Rows(
+            self.table.with_(origin=self.origin.of_rows(np.flatnonzero(~copies))),
+            self.written_times[~copies],
+            [column[~copies] for column in self.columns],
+            self.cells,
+            None if self.cell_at is None else self.cell_at[~copies],
+            self.options,
         )
-    if options.of_counters:
-        counters = [(readings(column, origin), axis.times) for column in columns]
-        cube, axis = _increases({name: counters}, axis, cells, table, options)
-        return _make_cube(cube, axis, cells, table, options)
-    grid = np.column_stack([numbers(column, origin) for column in columns])
-    _warn_of_averaged_zeros(grid, name, table, options)
-    rows, record = _records(axis.times)
-    grid = _place(grid, record, len(rows), origin, options, options.duplicates)
-    placed = _place(grid, at[rows], len(steps), origin, options)
-    if resampling:
-        seen = (rows[s] for s in _seen(grid, options).T)
-        records = ((axis.times[s], at[s]) for s in seen)
-        placed = resampling.merge_cells(placed, records, axis, cells, origin.name)
-    return _make_cube({name: placed}, axis, cells, table, options)
 
-
-def _times(
-    column: pd.Series, origin: Origin, options: TableOptions
-) -> tuple[pd.DatetimeIndex, str | None]:
-    """Return the times of rows without a zone, `(rows,)`, and the name of their zone, if any."""
-    return read_times(column, options.clock, origin, options.time_format, options.time_zone)
-
-
-def _from_long(table: Table, options: TableOptions) -> xr.Dataset:
-    """Return the cube of a row for each time and cell, with one variable per column of values."""
-    origin, time, cell = table.origin, table.time, table.cells[0]
-    properties = read_properties(table, [time, cell, *table.values])
-    columns = [c for c in table.values if c not in properties]
-    times, zone = _times(table.series(time), origin, options)
-    cells, cell_at = factorize(table.series(cell), origin)
-    axis = place_times(times, cell_at, zone, origin, options)
-    same = axis.at * len(cells) + cell_at
-    if options.resampling is not None:
-        same = np.unique(axis.times, return_inverse=True)[1] * len(cells) + cell_at
-    repeat = None if options.of_events else _first_repeat(same)
-    if repeat and options.duplicates == "error":
-        of_rows = table.with_(columns=table.columns.select(columns)).frame()
-        if (copies := _copies(of_rows, times, same, zone, options)).any():
-            whole = table.columns.filter(~copies)
-            table = table.with_(columns=whole, origin=_without(copies, origin))
-            return _from_long(table, options)
-        raise InputError(
-            f"{origin.at(repeat[1])}: time {times[repeat[0]]}, cell {cells[cell_at[repeat[0]]]} "
-            f"is already in {origin.place(repeat[0])}, expected one row for each; ",
-            _to_read_hour_twice(times, same, zone, options)
+    def _repeated(
+        self, repeat: tuple[int, int], times: pd.DatetimeIndex, twice: Words | None
+    ) -> InputError:
+        """Return the error for two rows of one time and cell."""
+        (first, second), origin = repeat, self.origin
+        if self.cell_at is None:
+            advice = twice or origin.either(
+                Words(
+                    "name the column of cells with {cell} if the table is long; else remove one, "
+                    "or pass {duplicates:sum} or {duplicates:mean}"
+                ),
+                "give df.reset_index() if the table is long; else remove one, or pass "
+                "duplicates='sum' or duplicates='mean' to open_cube(df, …)",
+            )
+            place = f"{origin.unit} {origin.number(first)}, expected one row per time; "
+            found = f"{origin.at(second)}: time {times[first]} is already in {place}"
+            return InputError(found, advice)
+        cell = self.cells[self.cell_at[first]]
+        return InputError(
+            f"{origin.at(second)}: time {times[first]}, cell {cell} is already in "
+            f"{origin.place(first)}, expected one row for each; ",
+            twice
             or Words(
                 "remove one or pass {duplicates:sum} or {duplicates:mean}; if each row is an "
                 "event, count them with {resample:1h} {agg:count}"
             ),
         )
-    if options.resampling is None:
-        check_periods(axis.shown, axis.at, cells, cell_at, origin, options.gaps)
-    if options.of_counters:
-        of_cells = _rows_of_cells(cell_at, len(cells))
-        series = {c: readings(table.series(c), origin) for c in columns}
-        counters = {c: [(v[i], axis.times[i]) for i in of_cells] for c, v in series.items()}
-        cube, axis = _increases(counters, axis, cells, table, options)
-    else:
-        cube = _in_steps(table, columns, same, cell_at, axis, cells, options)
-    places = read_places(table, cell_at)
-    for name in properties:
-        log.info(origin, f"column {name} has one value for each cell and is kept")
-    made = _make_cube(cube, axis, cells, table, options, places)
-    first = np.unique(cell_at, return_index=True)[1]
-    return made.assign_coords({n: ("cell", _of_cells(table[n][first])) for n in properties})
 
+    def _values(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield each variable's values, `(rows,)`, or `(rows, cells)` if columns are cells."""
+        if self.cell_at is None:
+            grid = np.column_stack([numbers(column, self.origin) for column in self.columns])
+            yield self.options.name, grid
+        else:
+            for column in self.columns:
+                yield str(column.name), numbers(column, self.origin)
 
-def _in_steps(
-    table: Table,
-    columns: Sequence[str],
-    same: np.ndarray,
-    cell_at: np.ndarray,
-    axis: TimeAxis,
-    cells: np.ndarray,
-    options: TableOptions,
-) -> dict[str, np.ndarray]:
-    """Put the values of rows into steps of cells, each `(steps, cells)`.
+    def _in_steps(
+        self, same: np.ndarray, slots: np.ndarray, axis: TimeAxis
+    ) -> dict[str, np.ndarray]:
+        """Put the values of rows into steps of cells, each `(steps, cells)`.
 
-    Equal numbers in `same`, `(rows,)`, are rows of one record.
-    """
-    shape, origin = (len(axis.steps), len(cells)), table.origin
-    resampling, cube = options.resampling, {}
-    at = same if resampling is None else axis.at * len(cells) + cell_at
-    rows, record = _records(same)
-    repeated = len(rows) < len(same)
-    places = at[rows] if repeated else at
-    n_events = np.bincount(at, minlength=shape[0] * shape[1]).reshape(shape)
-    for c in columns:
-        column = numbers(table.series(c), origin)
-        _warn_of_averaged_zeros(column, c, table, options)
-        if repeated:
-            column = _place(column, record, len(rows), origin, options, options.duplicates)
-        cube[c] = _place(column, places, shape[0] * shape[1], origin, options).reshape(shape)
-        if resampling and resampling.of_events:
-            gaps = options.allow_gaps
-            cube[c] = resampling.fill(cube[c], n_events, axis, origin, gaps)
-        elif resampling:
-            seen = np.where(_seen(column, options), cell_at[rows], -1)
-            of_cells = (rows[i] for i in _rows_of_cells(seen, len(cells)))
-            records = ((axis.times[i], axis.at[i]) for i in of_cells)
-            name = f"{origin.name}, {c}"
-            cube[c] = resampling.merge_cells(cube[c], records, axis, cells, name)
-    return cube
+        Equal numbers in `same`, `(rows,)`, are rows of one record; `slots` are the records' places.
+        """
+        shape, options, origin = (len(axis.steps), len(self.cells)), self.options, self.origin
+        size = shape[0] if self.cell_at is None else math.prod(shape)
+        resampling, cube = options.resampling, {}
+        rows, record = _records(same)
+        repeated = len(rows) < len(same)
+        places = slots[rows] if repeated else slots
+        for name, values in self._values():
+            _warn_of_averaged_zeros(values, name, self.table, options)
+            if repeated:
+                values = _place(values, record, len(rows), origin, options, options.duplicates)
+            cube[name] = _place(values, places, size, origin, options).reshape(shape)
+            if resampling and resampling.of_events:
+                n_events = np.bincount(slots, minlength=size).reshape(shape)
+                gaps = options.allow_gaps
+                cube[name] = resampling.fill(cube[name], n_events, axis, origin, gaps)
+            elif resampling:
+                of_cells = (rows[i] for i in self._rows_of_cells(values, rows))
+                records = ((axis.times[i], axis.at[i]) for i in of_cells)
+                what = origin.name if self.cell_at is None else f"{origin.name}, {name}"
+                cube[name] = resampling.merge_cells(cube[name], records, axis, self.cells, what)
+        return cube
 
+    def _rows_of_cells(self, values: np.ndarray, rows: np.ndarray) -> Iterable[np.ndarray]:
+        """Return the records of each cell with a value, of those whose first rows are given."""
+        seen = _seen(values, self.options)
+        if self.cell_at is None:
+            return (np.flatnonzero(known) for known in seen.T)
+        return _split(np.where(seen, self.cell_at[rows], -1), len(self.cells))
 
-def _increases(
-    counters: Mapping[str, Sequence[tuple[np.ndarray, np.ndarray]]],
-    axis: TimeAxis,
-    cells: np.ndarray,
-    table: Table,
-    options: TableOptions,
-) -> tuple[dict[str, np.ndarray], TimeAxis]:
-    """Return the increments `(steps, cells)` of counters, and the steps from the first to the last.
+    def _counters(
+        self, axis: TimeAxis
+    ) -> Iterator[tuple[str, list[tuple[np.ndarray, np.ndarray]]]]:
+        """Yield the readings and times of each cell's counter, of each variable."""
+        if self.cell_at is None:
+            found = [(readings(column, self.origin), axis.times) for column in self.columns]
+            yield self.options.name, found
+        else:
+            of_cells = _split(self.cell_at, len(self.cells))
+            for column in self.columns:
+                known = readings(column, self.origin)
+                yield str(column.name), [(known[i], axis.times[i]) for i in of_cells]
 
-    Each counter has the readings and times of each cell.
-    """
-    found = {}
-    for name, of_cells in counters.items():
-        seen = [_seen(values, options) for values, _ in of_cells]
-        known = [(v[s], t[s]) for (v, t), s in zip(of_cells, seen, strict=True)]
-        found[name] = increments(known, axis)
-    refuse_levels(found, table.origin)
-    for name, own in found.items():
-        own.say(cells, f"{table.origin.name}, {name}")
-    any_known = [np.isfinite(own.values).any(axis=1) for own in found.values()]
-    steps = np.flatnonzero(np.any(any_known, axis=0))
-    if not steps.size:
-        raise InputError(
-            f"{table.origin.name}: no step lies between two readings of a counter; ",
-            Words("give a longer {resample}"),
-        )
-    span = slice(steps[0], steps[-1] + 1)
-    whole = {name: own.values[span] for name, own in found.items()}
-    return whole, dataclasses.replace(axis, steps=axis.steps[span])
+    def _increases(self, axis: TimeAxis) -> tuple[dict[str, np.ndarray], TimeAxis]:
+        """Return the increments `(steps, cells)` of counters, and the steps first to last."""
+        found = {}
+        for name, of_cells in self._counters(axis):
+            seen = [_seen(values, self.options) for values, _ in of_cells]
+            known = [(v[s], t[s]) for (v, t), s in zip(of_cells, seen, strict=True)]
+            found[name] = increments(known, axis)
+        refuse_levels(found, self.origin)
+        for name, own in found.items():
+            own.say(self.cells, f"{self.origin.name}, {name}")
+        any_known = [np.isfinite(own.values).any(axis=1) for own in found.values()]
+        steps = np.flatnonzero(np.any(any_known, axis=0))
+        if not steps.size:
+            raise InputError(
+                f"{self.origin.name}: no step lies between two readings of a counter; ",
+                Words("give a longer {resample}"),
+            )
+        span = slice(steps[0], steps[-1] + 1)
+        whole = {name: own.values[span] for name, own in found.items()}
+        return whole, dataclasses.replace(axis, steps=axis.steps[span])
 
 
 def _check_not_empty(n_rows: int, n_columns: int, origin: Origin) -> None:
@@ -271,34 +299,6 @@ def _first_repeat(at: np.ndarray) -> tuple[int, int] | None:
     if not repeats.size:
         return None
     return int(order[repeats[0]]), int(order[repeats[0] + 1])
-
-
-def _copies(
-    values: pd.DataFrame,
-    times: pd.DatetimeIndex,
-    same: np.ndarray,
-    zone: str | None,
-    options: TableOptions,
-) -> np.ndarray:
-    """Return which rows repeat a row of the same time and cell with the same values, `(rows,)`.
-
-    None, where a treatment of duplicates was given or a clock may have shown an hour twice; the
-    arguments are those of `_to_read_hour_twice`.
-    """
-    repeated = pd.Series(same).duplicated().to_numpy()
-    if options.duplicates != "error" or not repeated.any():
-        return np.zeros(len(values), dtype=bool)
-    if _to_read_hour_twice(times, same, zone, options):
-        return np.zeros(len(values), dtype=bool)
-    found: np.ndarray = values.assign(**{"": same}).duplicated().to_numpy()
-    return found
-
-
-def _without(copies: np.ndarray, origin: Origin) -> Origin:
-    """Return the place of rows without copies; say how many they are."""
-    n, first = counted(int(copies.sum()), "repeated row"), origin.place(int(copies.argmax()))
-    log.warning(origin, f"left out {n}, the first in {first}")
-    return origin.of_rows(np.flatnonzero(~copies))
 
 
 def _to_read_hour_twice(
@@ -359,7 +359,7 @@ def _seen(values: np.ndarray, options: TableOptions) -> np.ndarray:
     return result
 
 
-def _rows_of_cells(cell_at: np.ndarray, n_cells: int) -> list[np.ndarray]:
+def _split(cell_at: np.ndarray, n_cells: int) -> list[np.ndarray]:
     """Return the rows of each cell; those at position -1 are of none."""
     order = np.argsort(cell_at, kind="stable")
     return np.split(order, np.searchsorted(cell_at[order], np.arange(n_cells + 1)))[1:-1]
@@ -411,7 +411,6 @@ def _make_cube(
     cells: np.ndarray,
     table: Table,
     options: TableOptions,
-    places: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> xr.Dataset:
     odd = [n for n in values if not n.isprintable() or n in ("", *RESERVED) or "/" in n]
     if odd:
@@ -433,7 +432,6 @@ def _make_cube(
     _warn_of_summed_levels(list(values), table, options)
     if options.resampling:
         options.resampling.report(values, table.origin.name)
-    lon, lat = places or (None, None)
     return make_cube(
         values,
         axis.steps,
@@ -444,8 +442,6 @@ def _make_cube(
         time_zone=axis.zone,
         clock=axis.clock,
         zero_is_missing=options.zero_is_missing,
-        lon=lon,
-        lat=lat,
     )
 
 
