@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import xarray as xr
 
-from data_prep.base.errors import InputError, Words, close_to, some
+from data_prep.base.errors import InputError, Words, close_to, counted, some
 from data_prep.cube import services_of
 from data_prep.readers.options import CELL, TableOptions
 from data_prep.readers.origin import Origin, StepLog
@@ -18,7 +18,7 @@ from data_prep.readers.rows import TOTAL
 from data_prep.readers.table import Table, is_text
 from data_prep.readers.units import common_unit, factor, unit_of, without_unit
 
-log = StepLog("cells")
+log, units_log = StepLog("cells"), StepLog("units")
 
 _WHOLE_NUMBER = r"^(0|[1-9][0-9]{0,17})$"
 
@@ -26,9 +26,14 @@ _WHOLE_NUMBER = r"^(0|[1-9][0-9]{0,17})$"
 def apply(table: Table, options: TableOptions) -> Table:
     """Return a table with one column of the chosen cells, or with their columns, and all units."""
     if table.kind == "wide":
-        return _chosen_columns(_with_units(_in_one_unit(table), options), options)
-    table = _without_slashes(_with_units(_with_written_ids(table, options), options))
-    return _chosen_rows(_with_one_cell(table), options)
+        table = _chosen_columns(_with_units(_in_one_unit(table), options), options)
+        ids = [*table.values]
+    else:
+        table = _without_slashes(_with_units(_with_written_ids(table, options), options))
+        table = _chosen_rows(_with_one_cell(table), options)
+        ids = table.codes(table.cells[0])[1]
+    log.note(table.origin, f"{counted(len(ids), 'cell')}, such as {next(iter(ids), None)}")
+    return table
 
 
 def _with_written_ids(table: Table, options: TableOptions) -> Table:
@@ -159,7 +164,7 @@ def _in_one_unit(table: Table) -> Table:
     name = table.origin.name
     if (to := common_unit(sorted(first))) is None:
         raise InputError(f"{name}: columns of cells are in {shown}; write one unit for all")
-    log.warning(name, f"columns of cells are in {shown}; converted to {to}")
+    units_log.warning(name, f"columns of cells are in {shown}; converted to {to}")
     scaled = [table[c] * factor(unit, to) for c, unit in own.items() if unit != to]
     return table.with_columns(*scaled).with_(units={**units, **dict.fromkeys(cells, to)})
 
@@ -169,7 +174,7 @@ def _with_units(table: Table, options: TableOptions) -> Table:
     wide, given = table.kind == "wide", options.units
     found = {c: table.units.get(c) or unit_of(c) or "1" for c in table.values}
     if given != "1" and not wide and len(found) > 1:
-        log.warning(
+        units_log.warning(
             table.origin,
             f"{given} is taken as the unit of {some(table.values)}; if that of one only, "
             "write units into the names of columns, such as 'speed (km/h)'",
@@ -180,7 +185,7 @@ def _with_units(table: Table, options: TableOptions) -> Table:
     known = [f"{c}: {unit}" for c, unit in found.items() if unit != "1"]
     if known and given == "1":
         other = Words("pass {units} for others")
-        log.info(table.origin, f"units {some(known, 5)}; ", other)
+        units_log.info(table.origin, f"units {some(known, 5)}; ", other)
     return table.with_(units=found if given == "1" else dict.fromkeys(found, given))
 
 

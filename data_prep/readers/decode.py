@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import polars as pl
 
-from data_prep.base.errors import InputError, Words, as_text, no_file, reading
+from data_prep.base.errors import InputError, Words, as_text, counted, no_file, reading
 from data_prep.base.limits import check_expansion
 from data_prep.readers.formats import Format, Part, format_of, suffixes
 from data_prep.readers.options import TableOptions
@@ -76,6 +76,8 @@ def read_part(part: Part, options: TableOptions, keys: Container[str]) -> Table:
     with reading(path.name, found.how, "save it again"), _without_panic():
         table = found.read(part, options, keys)
     _check_texts(table.columns, path)
+    width = counted(len(table.names), "column")
+    log.note(part.name, f"{found.how.removeprefix('as ')}: {len(table):,} rows of {width}")
     if found.typed:
         table = table.with_(columns=without_nan(table.columns), typed=True)
     return table.with_(name=part.name)

@@ -153,6 +153,8 @@ class _Rows:
             values, axis = self._increases(axis)
         else:
             values = self._in_steps(same, axis.at * n_apart + cell_at, axis)
+        first, last = str(axis.shown[0]), str(axis.shown[-1])
+        log.note(origin, f"{counted(len(axis.steps), 'step')} from {first} to {last}")
         return _make_cube(values, axis, self.cells, self.table, options)
 
     def _copies(self, same: np.ndarray) -> np.ndarray:

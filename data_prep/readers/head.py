@@ -261,6 +261,7 @@ def without_empty(table: pl.DataFrame, n_named: int) -> pl.DataFrame:
 def check_names(names: Sequence[str], before: int, file: str, unit: str) -> list[str]:
     """Return the columns' names, further empty ones numbered; refuse values and repeated names."""
     place = f"{file}, {unit} {before + 1}"
+    log.note(file, f"names of columns in {unit} {before + 1}: {some(names, 6)}")
     if looks_like_values(names) and not times_across(names):
         raise InputError(
             f"{place}: {', '.join(map(repr, names[:4]))} are values, expected the columns' names; ",

@@ -32,6 +32,11 @@ from data_prep.readers.units import is_service
 
 log = StepLog("layout")
 
+KINDS = {
+    "long": "long: a row for each time and cell",
+    "wide": "wide: a column for each cell",
+    "services": "services: a column for each quantity of one cell",
+}
 SHOWN = 12
 
 
@@ -85,6 +90,7 @@ def apply(table: Table, options: TableOptions) -> Table:
     # Columns of a wide table are cells, of which a later one may have others.
     values = None if table.kind == "wide" else options.values
     layout = table.kind if known else options.layout
+    log.note(table.origin, f"{KINDS[table.kind]}{', as given' * (options.layout == table.kind)}")
     return table.deciding(layout=layout, values=values)
 
 

@@ -22,7 +22,9 @@ def apply(path: Path, options: TableOptions) -> list[Part]:
     """Return what holds a table each, without texts that hold none, such as a README."""
     parts = _parts_of(path, options)
     if len(parts) == 1:
+        log.note(path.name, f"one table, in {parts[0].path.name}")
         return parts
+    log.note(path.name, f"{len(parts)} tables: {some([part.name for part in parts], 5)}")
     prose = [p for p in parts if p.sheet is None and not may_have_times(p.path, p.content)]
     if 0 < len(prose) < len(parts):
         names = some([p.name for p in prose], 5)

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     import polars as pl
 
 
+STEPS = ("open", "decode", "head", "rows", "numbers", "units", "join", "times", "layout", "cells",
+         "steps", "places")  # fmt: skip
+"""The steps of reading, in the order of use; see `readers.reading`."""
+
+
 class Note(NamedTuple):
     """What a step of reading found or decided in a table, and why."""
 

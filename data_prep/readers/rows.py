@@ -62,6 +62,7 @@ def apply(tables: Sequence[Table], options: TableOptions) -> list[Table]:
             log.info(table.origin, "the first column has no name and is left out")
             table = table.without([""])
         found.append(fill_labels(drop_rows(table.with_(times=times)), options.keys))
+        log.note(table.origin, counted(len(found[-1]), "record"))
     return found
 
 

@@ -61,6 +61,8 @@ def apply(table: Table, options: TableOptions) -> Table:
                 "and the step, such as {start:2024-01-01T00:00} {step:1h}"
             ),
         )
+    first = next(iter(table[table.time]), "")
+    log.note(table.origin, f"column {table.time!r}, first {first}")
     return table.deciding(time_format=options.time_format or _format_of_dates(table))
 
 

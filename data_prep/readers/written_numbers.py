@@ -126,6 +126,8 @@ def decide(tables: Sequence[Table], options: TableOptions) -> Decimal:
 def apply(table: Table, mark: Decimal, options: TableOptions) -> Table:
     """Return a table with numbers in one unit for each column, and a column for each quantity."""
     keys = options.keys
+    given = ", as given" if options.decimal != "auto" else ""
+    log.note(table.origin, "as they are" if table.typed else f"decimal {mark}s{given}")
     return use_unit_column(spread_quantities(to_numbers(table, mark, keys), keys), keys)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -92,7 +93,7 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
     ) -> None:
         doing(f"reading {raw}")
         if dry_run and read:
-            _preview(read(raw, **given), raw, as_json)
+            _preview(lambda: read(raw, **given), raw, as_json)
             return
         if out is None:
             raise click.UsageError("Missing option '--out'.")
@@ -131,13 +132,20 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
     )
 
 
-def _preview(ds: xr.Dataset, raw: Path, as_json: bool) -> None:
-    """Print a cube that is not written."""
+def _preview(read: Callable[[], xr.Dataset], raw: Path, as_json: bool) -> None:
+    """Print how records are read, and the cube, which is not written."""
     from data_prep.description import describe_cube
-    from stforecast.cli.info_data import cube_text, preview
+    from data_prep.readers.origin import noting
+    from stforecast.cli.info_data import cube_text, notes_of, preview, steps_text
 
+    with noting() as notes:
+        try:
+            ds = read()
+        finally:
+            if notes and not as_json:
+                click.echo(f"{raw}: how it is read\n{steps_text(notes)}\n")
     if as_json:
-        say_json({"path": str(raw), "kind": "table", **describe_cube(ds)})
+        say_json({"path": str(raw), "kind": "table", **describe_cube(ds), **notes_of(notes)})
         return
     click.echo(f"{raw}: as it is understood\n{cube_text(describe_cube(ds))}\n\n{preview(ds)}")
     click.echo("\nnothing was written; leave out --dry-run to write the cube")

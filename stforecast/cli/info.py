@@ -20,6 +20,8 @@ from stforecast.cli.options import JSON
 if TYPE_CHECKING:
     import xarray as xr
 
+    from data_prep.readers.origin import Note
+
 ARRAYS = (".h5", ".hdf5")
 
 MOST_COLUMNS = 12
@@ -141,13 +143,15 @@ def _forecast(path: Path, about: dict[str, Any], options: Sequence[str] = ()) ->
 def _table(path: Path) -> Description:
     """Describe a table, also one whose gaps and repeated rows need an option."""
     from data_prep.description import describe_cube
+    from data_prep.readers.origin import noting
     from data_prep.sets.table import read
 
     options: dict[str, Any] = {}
     problems: list[str] = []
     while True:
         try:
-            ds = read(path, **options)
+            with noting() as notes:
+                ds = read(path, **options)
             break
         except InputError as e:
             if e.names("allow_gaps") and not options.get("allow_gaps"):
@@ -155,11 +159,12 @@ def _table(path: Path) -> Description:
             elif e.names("duplicates") and not (e.names("clock") or "duplicates" in options):
                 options["duplicates"] = "mean"
             else:
-                return _unclear(path, e)
+                return _unclear(path, e, notes)
             problems.append(e.typed)
     about = describe_cube(ds)
     profiles = _profiles(ds, about)
-    parts = [info_data.cube_text(about), *problems, info_data.profile_text(profiles)]
+    steps = f"how it is read\n{info_data.steps_text(notes)}"
+    parts = [info_data.cube_text(about), steps, *problems, info_data.profile_text(profiles)]
     words = ["--allow-gaps"] if "allow_gaps" in options else []
     words += ["--duplicates", "mean"] if "duplicates" in options else []
     if profiles:
@@ -168,12 +173,12 @@ def _table(path: Path) -> Description:
         words += ["--cells", f"not:{cells}"] if cells else []
     if next(iter(profiles.values()), {}).get("counters") and about["step_minutes"]:
         words += ["--resample", f"{about['step_minutes']:g}min", "--agg", "increase"]
-    about |= {"profile": profiles, "problems": problems}
+    about |= {"profile": profiles, "problems": problems, **info_data.notes_of(notes)}
     text = "\n\n".join([*parts, info_data.preview(ds)])
     return Description("table", about, text, _forecast(path, about, words), ds)
 
 
-def _unclear(path: Path, error: InputError) -> Description:
+def _unclear(path: Path, error: InputError, notes: Sequence[Note]) -> Description:
     """Describe a table that `prepare` refuses without options: its columns and the question."""
     from data_prep.readers.decode import read_table
     from data_prep.readers.options import TableOptions
@@ -184,13 +189,15 @@ def _unclear(path: Path, error: InputError) -> Description:
     question = error.typed
     columns = {str(name): str(column.iloc[0]) for name, column in df.items()} if len(df) else {}
     about = {"rows": len(df), "columns": columns, "problem": question}
+    about |= info_data.notes_of(notes)
     text = info_data.facts(
         {"rows": f"{len(df):,}", "columns": f"{len(columns)}, with the first row:"}
     )
     lines = [f"    {name}: {value}" for name, value in columns.items()]
     if len(lines) > MOST_COLUMNS:
         lines[MOST_COLUMNS:] = [f"    …: {len(lines) - MOST_COLUMNS} more"]
-    text = "\n".join([text, *lines, "", question])
+    steps = ["how it is read", info_data.steps_text(notes), ""] if notes else []
+    text = "\n".join([text, *lines, "", *steps, question])
     command = f"stforecast prepare table --raw {quote(str(path))} --dry-run"
     more = f"{command}, with the option named above"
     return Description("table, not clear without options", about, text, more)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_prep.base.errors import counted, some
+from data_prep.readers.origin import STEPS, Note
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -93,6 +95,43 @@ def profile_facts(found: Mapping[str, Any]) -> dict[str, str]:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.3g} %"
+
+
+MOST_NOTES = 4
+"""Lines of one step that are shown."""
+
+
+def steps_text(notes: Sequence[Note]) -> str:
+    """Return what each step of reading found and decided, one line each; `!` marks what it changed.
+
+    >>> steps_text([Note("rows", 30, "a.csv", "left out 1 row: totals")])
+    '  rows       ! left out 1 row: totals'
+    """
+    found: dict[str, dict[str, list[str]]] = {step: {} for step in STEPS}
+    for note in sorted(notes, key=lambda note: note.level > logging.DEBUG):
+        tables = found[note.step].setdefault("! " * note.is_warning + note.text, [])
+        tables += [note.table] if note.table not in tables else []
+    shown = []
+    for step, texts in found.items():
+        n_tables = len({name for tables in texts.values() for name in tables})
+        lines = [f"{_which(tables, n_tables)}{text}" for text, tables in texts.items()]
+        if (more := len(lines) - MOST_NOTES) > 0:
+            lines[MOST_NOTES:] = [f"… ({more} more)"]
+        shown += [facts({step if i == 0 else "": line}) for i, line in enumerate(lines)]
+    return "\n".join(shown)
+
+
+def _which(tables: Sequence[str], n_tables: int) -> str:
+    """Return of which tables a text is, if not of all."""
+    more = f" and {len(tables) - 1} more" if len(tables) > 1 else ""
+    return f"{tables[0]}{more}: " if len(tables) < n_tables else ""
+
+
+def notes_of(notes: Sequence[Note]) -> dict[str, Any]:
+    """Return what steps found for JSON: `steps`, and as `notes` what they changed."""
+    changed = [f"{note.table}: {note.text}" for note in notes if note.is_warning]
+    steps = [{"step": n.step, "table": n.table, "text": n.text} for n in notes]
+    return {"steps": steps} | ({"notes": changed} if changed else {})
 
 
 def preview(ds: xr.Dataset) -> str:

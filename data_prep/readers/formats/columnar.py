@@ -34,7 +34,7 @@ class Parquet(Format):
 
 
 class Arrow(Format):
-    """A file of Arrow, which is also version 2 of Feather."""
+    """A file of Arrow, or of Feather in version 2."""
 
     name, how, suffixes = "arrow", "as Arrow", (".feather", ".arrow", ".ipc")
 

@@ -259,7 +259,7 @@ class _Cells(_Parts):
 
 
 class Excel(Format):
-    """A workbook; formulas give the values that were stored with them."""
+    """A workbook, whose formulas give their stored values."""
 
     name, how, suffixes, typed = "excel", "as an Excel workbook", (".xlsx",), False
 

@@ -27,7 +27,10 @@ PIECE = 2**23
 
 
 class Json(Format):
-    """A list of objects, or an object in each line; names joined by points are columns."""
+    """Objects: a list of them, or one in each line.
+
+    The fields of objects within objects are columns, whose names are joined by points.
+    """
 
     name, how = "json", "as JSON"
     suffixes, beside = (".json", ".jsonl", ".ndjson"), (".json",)

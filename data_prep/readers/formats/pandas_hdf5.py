@@ -31,7 +31,10 @@ DATES = r"datetime64(?:\[(s|ms|us|ns)\])?"
 
 
 class PandasHdf5(Format):
-    """The only frame of a file; its index becomes the column `time` if it holds times."""
+    """The only frame that pandas saved in a file.
+
+    Its index becomes the column `time` if it holds times.
+    """
 
     name, how, suffixes = "pandas-hdf5", "as HDF5", (".h5", ".hdf5")
 

@@ -53,6 +53,7 @@ from data_prep.readers.written_times import TIME_LIKE
 log = StepLog("decode")
 
 
+SEPARATED = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 MAX_HEADER = 2**22  # characters in the line of column names
 MIN_LINES = 5  # lines whose numbers show with how many decimals a file is written
 INFERRED = 1000  # rows whose fields show the kinds of columns; if later ones differ, all do
@@ -73,7 +74,7 @@ class Text(Format):
     too few or too many fields are refused.
     """
 
-    name, typed = "csv", False
+    name, how, typed = "csv", "as text", False
     suffixes = (*TEXTS, *(f"{text}{packed}" for packed in OPENERS for text in TEXTS))
 
     @classmethod
@@ -169,6 +170,7 @@ def _read(path: Path, content: bytes | None, keys: Container[str], options: Tabl
     if len(start) >= SAMPLE and len(lines) < LINES:
         lines = lines[:-1] or lines
     separator = find_separator([line for line in lines if line.strip()])
+    log.note(path.name, f"fields are separated by {SEPARATED.get(separator, separator)}")
     reader = csv.reader(lines, delimiter=separator)
     rows, ends = [], []
     for row in reader:
