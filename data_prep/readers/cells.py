@@ -12,6 +12,7 @@ import xarray as xr
 
 from data_prep.base.errors import InputError, Words, close_to, counted, some
 from data_prep.cube import services_of
+from data_prep.readers.formats import without_suffix
 from data_prep.readers.options import CELL, TableOptions
 from data_prep.readers.origin import Origin, StepLog
 from data_prep.readers.rows import TOTAL
@@ -62,7 +63,7 @@ def whole_numbers(ids: pl.Series) -> pl.Series:
 def _with_one_cell(table: Table) -> Table:
     """Give a table one column of cells: of several, their ids joined; of services, the file."""
     if table.kind == "services":
-        name = table.origin.name.partition(".")[0]
+        name = without_suffix(table.origin.name)
         return table.with_columns(pl.Series(table.cells[0], [name] * len(table)))
     ids = [_ids(table, name) for name in table.cells]
     if len(ids) == 1:

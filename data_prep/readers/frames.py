@@ -181,6 +181,7 @@ class _Rows:
     ) -> InputError:
         """Return the error for two rows of one time and cell."""
         (first, second), origin = repeat, self.origin
+        files = Words("if each file is a cell, pass {cell:file}; else " if origin.stack else "")
         if self.cell_at is None:
             advice = twice or origin.either(
                 Words(
@@ -192,11 +193,12 @@ class _Rows:
             )
             place = f"{origin.unit} {origin.number(first)}, expected one row per time; "
             found = f"{origin.at(second)}: time {times[first]} is already in {place}"
-            return InputError(found, advice)
+            return InputError(found, files, advice)
         cell = self.cells[self.cell_at[first]]
         return InputError(
             f"{origin.at(second)}: time {times[first]}, cell {cell} is already in "
             f"{origin.place(first)}, expected one row for each; ",
+            files if self.table.kind == "services" else "",
             twice
             or Words(
                 "remove one or pass {duplicates:sum} or {duplicates:mean}; if each row is an "

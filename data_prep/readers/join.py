@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import reduce
 
@@ -10,16 +11,21 @@ import numpy as np
 import polars as pl
 
 from data_prep.base.errors import InputError, Words, counted, some
+from data_prep.readers.formats import without_suffix
 from data_prep.readers.options import TableOptions
 from data_prep.readers.origin import Origin, StepLog
 from data_prep.readers.table import Table
 from data_prep.readers.units import common_unit, is_service, scale_of, unit_of, without_unit
+
+FILE = "file"
+"""Name of the column of cells that are files."""
 
 log = StepLog("join")
 
 
 def apply(tables: Sequence[Table], name: str, options: TableOptions) -> Table:
     """Return one table of several: their rows below each other, or a service or cell of each."""
+    tables = _with_files(tables, name, options)
     if len(tables) == 1:
         return tables[0]
     first, layout = tables[0], options.layout
@@ -47,7 +53,7 @@ def apply(tables: Sequence[Table], name: str, options: TableOptions) -> Table:
     n_services = sum(map(is_service, values))
 
     def changed(change: Callable[[pl.DataFrame, str], pl.DataFrame]) -> list[Table]:
-        return [one.with_(columns=change(one.columns, _stem(one.name))) for one in tables]
+        return [one.with_(columns=change(one.columns, without_suffix(one.name))) for one in tables]
 
     if len(texts) > len(set(texts) & set(first.times)):
         if len(values) != 1:
@@ -62,7 +68,8 @@ def apply(tables: Sequence[Table], name: str, options: TableOptions) -> Table:
         layout == "auto" and (n_services == len(values) or len(values) < 2)
     ):
         log.info(name, f"each of {len(tables)} tables is a cell: {_names_of(tables)}")
-        return _stacked(changed(lambda table, name: table.with_columns(cell=pl.lit(name))), name)
+        cells = changed(lambda table, name: table.with_columns(cell=pl.lit(name)))
+        return _stacked(cells, name).with_(kind="long")
     if layout == "wide" or n_services == 0:
         log.info(name, f"each of {len(tables)} tables is a service: {_names_of(tables)}")
 
@@ -73,10 +80,24 @@ def apply(tables: Sequence[Table], name: str, options: TableOptions) -> Table:
     raise InputError(
         f"{name}: its tables {_names_of(tables)} have the same times and columns; ",
         Words(
-            "pass {layout:services} if each table is a cell and its columns are services, "
+            "pass {cell:file} if each table is a cell and its columns are services, "
             "{layout:wide} if each is a service and its columns are cells"
         ),
     )
+
+
+def _with_files(tables: Sequence[Table], name: str, options: TableOptions) -> Sequence[Table]:
+    """Name the rows of each table by its file, if that is what a cell is."""
+    if FILE not in options.cell.split(",") or any(FILE in table for table in tables):
+        return tables
+    files = [without_suffix(table.name) for table in tables]
+    if again := [file for file, n in Counter(files).items() if n > 1]:
+        raise InputError(f"{name}: {again[0]!r} names several tables, expected one; rename a file")
+    log.info(name, f"each of {counted(len(files), 'table')} is a cell: {some(files, 8)}")
+    return [
+        table.with_columns(pl.Series(FILE, [file] * len(table)))
+        for table, file in zip(tables, files, strict=True)
+    ]
 
 
 def _stacked_by(
@@ -110,12 +131,8 @@ def _named_without_units(tables: Sequence[Table]) -> Sequence[Table]:
     return renamed or tables
 
 
-def _stem(name: str) -> str:
-    return name.partition(".")[0]
-
-
 def _names_of(tables: Sequence[Table]) -> str:
-    return some(list(dict.fromkeys(_stem(one.name) for one in tables)), 8)
+    return some(list(dict.fromkeys(without_suffix(one.name) for one in tables)), 8)
 
 
 def _stacked(tables: Sequence[Table], name: str) -> Table:

@@ -23,6 +23,7 @@ from data_prep.readers.columns import (
 )
 from data_prep.readers.events import COUNT, find_records
 from data_prep.readers.ids import cells_of, find_cells, is_named_id, may_be_values
+from data_prep.readers.join import FILE
 from data_prep.readers.options import CELL, TableOptions
 from data_prep.readers.origin import Origin, StepLog
 from data_prep.readers.rows import TOTAL
@@ -31,6 +32,9 @@ from data_prep.readers.table import Table, as_numbers, is_text
 from data_prep.readers.units import is_service
 
 log = StepLog("layout")
+
+DATE = r"(19|20)\d\d[-_. ]?(0[1-9]|1[0-2])([-_. ]?[0-3]\d)?|[0-3]\d[-_. ][01]\d[-_. ](20)?\d\d"
+"""Pattern of a date in the name of a file, of a day or month."""
 
 KINDS = {
     "long": "long: a row for each time and cell",
@@ -42,7 +46,7 @@ SHOWN = 12
 
 def unfold(table: Table, options: TableOptions) -> Table:
     """Return a long table of one whose columns have two names, of a cell and of a service."""
-    kind, origin = options.layout, table.origin
+    kind, origin = "long" if table.kind == "long" else options.layout, table.origin
     levels = {c: table.levels[c] for c in table.names if c in table.levels and c != table.time}
     keys = [c for c in table.names if c not in levels]
     if not levels or kind in ("long", "wide", "services") or options.cell in keys:
@@ -87,6 +91,7 @@ def apply(table: Table, options: TableOptions) -> Table:
     if options.agg != COUNT:
         table = find_layout(table, options)
     _refuse_unread(table, options)
+    _ask_for_files(table, options)
     # Columns of a wide table are cells, of which a later one may have others.
     values = None if table.kind == "wide" else options.values
     layout = table.kind if known else options.layout
@@ -119,6 +124,24 @@ def find_layout(table: Table, options: TableOptions) -> Table:
         _show(kind, columns, reason, table.origin)
     cells = () if kind == "wide" else cells
     return table.with_(kind=kind, cells=cells, values=tuple(columns))
+
+
+def _ask_for_files(table: Table, options: TableOptions) -> None:
+    """Raise an error if files below each other are of one cell, and no date names each of them."""
+    files = [origin.name for _, origin in table.origin.stack]
+    of_one = table.kind == "services" or len(table.values) == 1
+    given = options.layout != "auto" or options.of_events or FILE in table
+    if not files or given or table.kind == "long" or not of_one:
+        return
+    if not all(re.search(DATE, file) for file in files):
+        raise InputError(
+            f"{table.origin.name}: {len(files)} tables ({some(files, 3)}) without a column of "
+            "cells; ",
+            Words(
+                "pass {cell:file} if each is a cell, {layout} if they are spans of one cell",
+                layout=table.kind,
+            ),
+        )
 
 
 def _refuse_unread(table: Table, options: TableOptions) -> None:
@@ -160,7 +183,7 @@ def _of_wide(columns: list[str], ids: Sequence[str], origin: Origin) -> tuple[st
 
     Some columns may be named as `ids`, for the error.
     """
-    n = len(columns)
+    n, files = len(columns), Words(", {cell:file} if each file is a cell" if origin.stack else "")
     if n == 1 or number_cells(columns):
         return "wide", "names of cells" if n > 1 else ""
     share = sum(map(is_service, columns)) / n
@@ -174,9 +197,10 @@ def _of_wide(columns: list[str], ids: Sequence[str], origin: Origin) -> tuple[st
         f"{origin.name}: {n} columns ({some(columns, SHOWN)}) and no column of cells; ",
         Words(
             "say what they are: {layout:wide} if each is a cell, {layout:services} if they are "
-            "services of one cell, or name the column of cells with {cell}",
-            cell=next(iter(ids), None),
+            "services of one cell",
         ),
+        files,
+        Words(", or name the column of cells with {cell}", cell=next(iter(ids), None)),
     )
 
 

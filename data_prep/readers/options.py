@@ -34,7 +34,8 @@ class TableOptions:
             names and numbers of columns and fails if two readings fit.
         time: Name of the column of times, or of those of their parts, such as Date,Time or
             Year,Month,Day,Hour.
-        cell: Name of the column of cell ids in a long table, or of several, such as site,sector.
+        cell: Name of the column of cell ids in a long table, or of several, such as site,sector;
+            file if each file is a cell, whose columns are its values.
         values: Comma-separated value columns to take, by default every column that holds numbers.
         cells: Cells to keep, such as 5,11-20, or to leave out, such as not:5.
         time_format: Format of the times: dayfirst, monthfirst, excel (days since 1899-12-30) or of

@@ -1,11 +1,13 @@
 """The steps of reading a table: formats, and what the steps say."""
 
 import logging
+import zipfile
 
 import pandas as pd
 import pytest
 
 from data_prep.base.errors import InputError
+from data_prep.preparation import open_again, preparation_of
 from data_prep.readers.formats import FORMATS, Format, Part, format_of, names_table, suffixes
 from data_prep.readers.formats.json import Json
 from data_prep.readers.options import TableOptions
@@ -102,3 +104,49 @@ def test_a_frame_in_memory_is_read_by_the_same_steps():
         assert read(frame, layout="long")["v"].values.ravel().tolist() == [1.0, 2.0, 3.0]
     assert "decode" not in {note.step for note in notes}
     assert any(note.text == "long: a row for each time and cell, as given" for note in notes)
+
+
+def write_stations(folder, first_days):
+    for name, day in first_days.items():
+        hours = pd.date_range(day, periods=24, freq="h", name="time")
+        flow = pd.Series(range(24), hours, dtype=float) + len(name)
+        table = pd.DataFrame({"Flow (veh/h)": flow, "Speed (km/h)": 90 - flow})
+        table.to_csv(folder / f"{name}.csv")
+
+
+def test_files_without_a_column_of_cells_are_asked_about(tmp_path):
+    """A file for each station, of other weeks, is not one series of the same cell."""
+    write_stations(tmp_path, {"A4.km1": "2024-05-01", "A4.km2-west": "2024-05-02"})
+    with pytest.raises(InputError) as e:
+        read(tmp_path)
+    assert e.value.names("cell")
+    assert e.value.names("layout")
+    cube = read(tmp_path, cell="file")
+    assert cube["cell"].values.tolist() == ["A4.km1", "A4.km2-west"]
+    assert cube["Flow"].sel(cell="A4.km2-west").values[24:].tolist() == [n + 11 for n in range(24)]
+    assert cube["Flow"].attrs["units"] == "veh/h"
+    assert read(tmp_path, layout="services").sizes == {"time": 48, "cell": 1}
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as packed:
+        for path in tmp_path.glob("*.csv"):
+            packed.write(path, path.name)
+    assert read(tmp_path / "all.zip", cell="file")["Flow"].equals(cube["Flow"])
+    later = open_again(tmp_path / "A4.km1.csv", preparation_of(cube))
+    assert later["cell"].values.tolist() == ["A4.km1"]
+
+
+def test_files_of_days_by_their_names_are_one_cell(tmp_path):
+    write_stations(tmp_path, {"2024-05-01": "2024-05-01", "2024-05-02": "2024-05-02"})
+    assert read(tmp_path).sizes == {"time": 48, "cell": 1}
+
+
+def test_files_with_the_same_times_may_be_cells(tmp_path):
+    write_stations(tmp_path, {"north.east": "2024-05-01", "south": "2024-05-01"})
+    for options in ({"layout": "services"}, {"cell": "file"}):
+        assert read(tmp_path, **options)["cell"].values.tolist() == ["north.east", "south"]
+
+
+def test_two_files_of_one_name_are_no_two_cells(tmp_path):
+    write_stations(tmp_path, {"a": "2024-05-01"})
+    (tmp_path / "a.tsv").write_text((tmp_path / "a.csv").read_text())
+    with pytest.raises(InputError, match="'a' names several tables, expected one; rename a file"):
+        read(tmp_path, cell="file")

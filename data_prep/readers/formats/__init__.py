@@ -107,6 +107,16 @@ def names_table(path: str) -> bool:
     return path.lower().endswith(suffixes())
 
 
+def without_suffix(path: str) -> str:
+    """Return a file's name without the end that names its format; points within it stay.
+
+    >>> without_suffix("A4.km12.csv.gz"), without_suffix("Sheet 1")
+    ('A4.km12', 'Sheet 1')
+    """
+    ends = [end for end in suffixes() if path.lower().endswith(end)]
+    return path[: len(path) - max(map(len, ends), default=0)]
+
+
 def format_of(path: Path, content: bytes | None = None) -> type[Format] | None:
     """Return the format of a file, or of the content that is read instead of it."""
     formats = [found.entry for found in FORMATS.found().values()]
