@@ -13,10 +13,10 @@ import polars as pl
 from data_prep.base.errors import InputError, Words, as_text, counted, no_file, reading
 from data_prep.base.limits import check_expansion
 from data_prep.readers.formats import Format, Part, format_of, suffixes
+from data_prep.readers.numbers import decide_decimal, to_numbers
 from data_prep.readers.options import TableOptions
 from data_prep.readers.origin import Origin, StepLog
 from data_prep.readers.table import Table, from_pandas, without_nan
-from data_prep.readers.written_numbers import decide_decimal, to_numbers
 
 PANDAS = {
     ".xls": "read_excel", ".ods": "read_excel", ".xlsb": "read_excel",

@@ -26,8 +26,8 @@ from data_prep.readers.ids import cells_of, find_cells, is_named_id, may_be_valu
 from data_prep.readers.join import FILE
 from data_prep.readers.options import CELL, TableOptions
 from data_prep.readers.origin import Origin, StepLog
+from data_prep.readers.places import read_properties
 from data_prep.readers.rows import TOTAL
-from data_prep.readers.sites import read_properties
 from data_prep.readers.table import Table, as_numbers, is_text
 from data_prep.readers.units import is_service
 

@@ -18,25 +18,29 @@ MOST_FILES = 10_000
 """Most files of an export, each of which takes some milliseconds."""
 
 
-def apply(path: Path, options: TableOptions) -> list[Part]:
-    """Return what holds a table each, without texts that hold none, such as a README."""
-    parts = _parts_of(path, options)
+def apply(path: Path, options: TableOptions) -> tuple[list[Path], list[Part]]:
+    """Return the files of a path, and their parts without texts that hold no table, as a README.
+
+    Args:
+        path: a file, a folder, a zip, or a pattern such as `exports/*.csv`.
+        options: the sheet of workbooks.
+    """
+    files = files_of(path)
+    parts = [part for file in files for part in _parts_of(file, options)]
     if len(parts) == 1:
         log.note(path.name, f"one table, in {parts[0].path.name}")
-        return parts
+        return files, parts
     log.note(path.name, f"{len(parts)} tables: {some([part.name for part in parts], 5)}")
     prose = [p for p in parts if p.sheet is None and not may_have_times(p.path, p.content)]
     if 0 < len(prose) < len(parts):
         names = some([p.name for p in prose], 5)
         log.warning(path.name, f"left out, as no row has a time: {names}")
         parts = [part for part in parts if part not in prose]
-    return parts
+    return files, parts
 
 
 def _parts_of(path: Path, options: TableOptions) -> list[Part]:
-    """Return the files or sheets of an export; the path may be a folder, a zip or a pattern."""
-    if (files := files_of(path)) != [path]:
-        return [part for file in files for part in _parts_of(file, options)]
+    """Return the parts of a file; without a known format, it is one."""
     found = format_of(path) if path.is_file() else None
     return (found or Format).parts(path, options)
 

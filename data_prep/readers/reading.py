@@ -6,7 +6,7 @@
 3. `rows`: times across become rows; rows that are no records are left out; the columns of times.
 4. `numbers` and their units: decimal marks, thousands, units after numbers and in columns.
 5. `join`: several tables become one.
-6. `times`: one column of times, of its parts or counted.
+6. `times`, in `time_columns`: one column of times, of its parts or counted.
 7. `layout`: what the other columns are: cells, values, services.
 8. `cells`: ids, units of columns, `--cells`.
 9. `steps`: even steps in time, and what is missing: a cube.
@@ -24,10 +24,20 @@ import xarray as xr
 from data_prep.base.errors import InputError
 from data_prep.base.files import checksum
 from data_prep.preparation import as_attribute
-from data_prep.readers import cells, decode, frames, join, layout, open, rows, time_columns
-from data_prep.readers import sites as places
-from data_prep.readers import written_numbers as numbers
+from data_prep.readers import (
+    cells,
+    decode,
+    join,
+    layout,
+    numbers,
+    open,
+    places,
+    rows,
+    steps,
+    time_columns,
+)
 from data_prep.readers.events import ask_for_events
+from data_prep.readers.formats import Part
 from data_prep.readers.options import TableOptions
 from data_prep.readers.table import Table
 
@@ -38,7 +48,7 @@ def read(raw: Path | pd.DataFrame, options: TableOptions) -> xr.Dataset:
     table = layout.apply(table, options)
     table = cells.apply(table, options).packed()
     try:
-        cube = frames.apply(table, options)
+        cube = steps.apply(table, options)
     except InputError as e:
         given = table.decided.get("cell", options.cell)
         events = None if options.resampling else ask_for_events(e, table, given)
@@ -51,10 +61,12 @@ def read(raw: Path | pd.DataFrame, options: TableOptions) -> xr.Dataset:
 
 def _one_table(raw: Path | pd.DataFrame, options: TableOptions) -> Table:
     """Return the table of all parts; with decimal commas, they are read again as texts."""
+    files: list[Path] = []
+    parts: list[Part] = []
     if isinstance(raw, pd.DataFrame):
-        parts, files, tables = [], [], rows.apply([decode.of_frame(raw)], options)
+        tables = rows.apply([decode.of_frame(raw)], options)
     else:
-        files, parts = open.files_of(raw), open.apply(raw, options)
+        files, parts = open.apply(raw, options)
         tables = rows.apply(decode.apply(parts, options), options)
     mark = numbers.decide(tables, options)
     if mark == "comma" and not all(table.as_text for table in tables):

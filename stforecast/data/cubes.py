@@ -14,9 +14,9 @@ import xarray as xr
 
 from data_prep import cube as cube_files
 from data_prep.base.errors import InputError, Words, choose
-from data_prep.readers.frames import counts_rows, from_frame
 from data_prep.readers.hdf5 import holds_frame
 from data_prep.readers.options import TableOptions
+from data_prep.readers.steps import counts_rows, from_frame
 
 Data = xr.Dataset | pd.DataFrame | str | os.PathLike[str]
 """A cube, a table (long, or time × cell), or the path of a cube or of a table."""

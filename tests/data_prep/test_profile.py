@@ -9,7 +9,7 @@ import pytest
 
 from data_prep.cube import open_cube
 from data_prep.description import profile
-from data_prep.readers.frames import from_frame
+from data_prep.readers.steps import from_frame
 from stforecast.cli.info import describe
 from stforecast.cli.info_data import profile_facts
 from stforecast.cli.main import cli

@@ -16,12 +16,12 @@ from data_prep.base.errors import InputError
 from data_prep.cube import make_cube, open_cube
 from data_prep.readers.columns import numbers
 from data_prep.readers.decode import read_table
-from data_prep.readers.frames import from_frame
+from data_prep.readers.numbers import may_be_grouped
 from data_prep.readers.options import TableOptions
 from data_prep.readers.origin import Origin
 from data_prep.readers.resampling import even_step
+from data_prep.readers.steps import from_frame
 from data_prep.readers.times import regular_steps
-from data_prep.readers.written_numbers import may_be_grouped
 from data_prep.sets.table import prepare, read
 
 NAN = np.nan

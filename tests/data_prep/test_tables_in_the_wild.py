@@ -12,8 +12,8 @@ import pytest
 from data_prep.base.errors import InputError
 from data_prep.base.limits import ALLOWANCE
 from data_prep.cube import observed
-from data_prep.readers.frames import from_frame
 from data_prep.readers.options import TableOptions
+from data_prep.readers.steps import from_frame
 from data_prep.sets.table import prepare, read
 
 HOURS = pd.date_range("2017-10-23 03:00", periods=48, freq="h")

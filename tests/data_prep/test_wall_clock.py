@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from data_prep.base.errors import InputError
-from data_prep.readers.frames import from_frame
 from data_prep.readers.options import TableOptions
+from data_prep.readers.steps import from_frame
 from data_prep.sets.table import read
 
 ROME = {"time_zone": "Europe/Rome", "clock": "local"}

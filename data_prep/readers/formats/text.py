@@ -41,13 +41,13 @@ from data_prep.readers.head import (
     usual_width,
     without_empty,
 )
-from data_prep.readers.options import TableOptions
-from data_prep.readers.origin import Origin, StepLog
-from data_prep.readers.table import Table
-from data_prep.readers.written_numbers import (
+from data_prep.readers.numbers import (
     may_be_grouped,
     say_three_decimals,
 )
+from data_prep.readers.options import TableOptions
+from data_prep.readers.origin import Origin, StepLog
+from data_prep.readers.table import Table
 from data_prep.readers.written_times import TIME_LIKE
 
 log = StepLog("decode")

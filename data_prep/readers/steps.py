@@ -22,8 +22,8 @@ from data_prep.readers.columns import cell_ids, factorize, numbers
 from data_prep.readers.counters import increments, readings, refuse_levels
 from data_prep.readers.options import TableOptions
 from data_prep.readers.origin import Origin, StepLog
+from data_prep.readers.places import read_places, read_properties
 from data_prep.readers.resampling import check_periods, check_steps
-from data_prep.readers.sites import read_places, read_properties
 from data_prep.readers.table import Table, is_text
 from data_prep.readers.time_axis import TimeAxis, may_be_shown_twice, place_times
 from data_prep.readers.times import EPOCH_SECONDS, read_times
