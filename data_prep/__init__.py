@@ -10,6 +10,7 @@
 Nothing here imports torch.
 """
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -28,6 +29,14 @@ DATA_SETS: Registry[Any] = Registry(
 
 The docstring of a data set's module is the data sheet (the first line a title), `SOURCES` says
 where the official files are, and `prepare(raw, out, *, …, progress=False)` writes the cube; its
-keyword-only parameters are the options of `stforecast prepare`, or those of `read`, if it has one.
+keyword-only parameters are the options of `stforecast prepare`, or those of `read`, or of a class
+`Options`, if it has one.
 Without sources, `BY_HAND` may say where to fetch the files. A class with a `name` has the same.
 """
+
+
+def options_of(data_set: Any) -> Callable[..., Any]:
+    """Return what has the options of a data set as its keyword-only parameters."""
+    found = (getattr(data_set, name, None) for name in ("Options", "read"))
+    result: Callable[..., Any] = next(filter(None, found), data_set.prepare)
+    return result

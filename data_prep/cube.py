@@ -35,7 +35,7 @@ from data_prep.base.limits import ALLOWANCE, check_expansion, check_size
 from data_prep.download import Source
 from data_prep.netcdf import dump, dump_blocks, netcdf_target, open_netcdf
 from data_prep.notices import warn_of_oddities
-from data_prep.readers.columns import LARGEST, names_table
+from data_prep.readers.columns import LARGEST
 from data_prep.readers.hdf5 import open_hdf5
 from data_prep.readers.times import to_wall, zone_name
 
@@ -211,10 +211,12 @@ def open_cube(path: str | os.PathLike[str]) -> xr.Dataset:
     Raises:
         InputError: if the file does not exist, is not netCDF4 or is not a cube.
     """
+    from data_prep.readers.formats import names_table  # they import this module
+
     path = Path(path)
     if not path.is_file():
         raise no_file(path, "cube", "write one with `stforecast prepare`")
-    if names_table(path.name) and not h5py.is_hdf5(path):
+    if not h5py.is_hdf5(path) and names_table(path.name):
         raise InputError(f"{path}: a table, expected a cube; `stforecast prepare table` makes one")
     remedy = "write a cube with `stforecast prepare`"
     with open_hdf5(path, "as netCDF4", remedy) as file:

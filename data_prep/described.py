@@ -5,6 +5,7 @@ A function `of_…` returns the description of a path, or None if it is of anoth
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from shlex import join, quote
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from data_prep.base.errors import InputError, counted, some
+from data_prep.readers.origin import STEPS, Note
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -105,6 +107,39 @@ def profile_facts(found: Mapping[str, Any]) -> dict[str, str]:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.3g} %"
+
+
+def steps_text(notes: Sequence[Note]) -> str:
+    """Return what each step of reading found and decided, one line each; `!` marks what it changed.
+
+    >>> steps_text([Note("rows", 30, "a.csv", "left out 1 row: totals")])
+    '  rows       ! left out 1 row: totals'
+    """
+    found: dict[str, dict[str, list[str]]] = {step: {} for step in STEPS}
+    for note in sorted(notes, key=lambda note: note.level > logging.DEBUG):
+        tables = found[note.step].setdefault("! " * note.is_warning + note.text, [])
+        tables += [note.table] if note.table not in tables else []
+    shown = []
+    for step, texts in found.items():
+        n_tables = len({name for tables in texts.values() for name in tables})
+        lines = [f"{_which(tables, n_tables)}{text}" for text, tables in texts.items()]
+        if (more := len(lines) - 4) > 0:
+            lines[4:] = [f"… ({more} more)"]
+        shown += [facts({step if i == 0 else "": line}) for i, line in enumerate(lines)]
+    return "\n".join(shown)
+
+
+def _which(tables: Sequence[str], n_tables: int) -> str:
+    """Return of which tables a text is, if not of all."""
+    more = f" and {len(tables) - 1} more" if len(tables) > 1 else ""
+    return f"{tables[0]}{more}: " if len(tables) < n_tables else ""
+
+
+def notes_of(notes: Sequence[Note]) -> dict[str, Any]:
+    """Return what steps found for JSON: `steps`, and as `notes` what they changed."""
+    changed = [f"{note.table}: {note.text}" for note in notes if note.is_warning]
+    steps = [{"step": n.step, "table": n.table, "text": n.text} for n in notes]
+    return {"steps": steps} | ({"notes": changed} if changed else {})
 
 
 def preview(ds: xr.Dataset) -> str:
@@ -317,11 +352,12 @@ def _forecast(path: Path, about: dict[str, Any], options: Sequence[str] = ()) ->
 
 def of_table(path: Path) -> Description | None:
     """Describe a table, or several in a folder or by a pattern."""
-    from data_prep.readers.columns import is_table_in_folder, names_table
-    from data_prep.readers.exports import is_pattern
+    from data_prep.readers.formats import names_table, suffixes
+    from data_prep.readers.open import is_pattern
 
     if path.is_dir():
-        is_table = any(is_table_in_folder(file.name) for file in path.iterdir())
+        ends = suffixes(in_folder=True)
+        is_table = any(file.name.lower().endswith(ends) for file in path.iterdir())
     else:
         is_table = is_pattern(path) or names_table(path.name)
     return _table(path) if is_table else None
@@ -330,13 +366,15 @@ def of_table(path: Path) -> Description | None:
 def _table(path: Path) -> Description:
     """Describe a table, also one whose gaps and repeated rows need an option."""
     from data_prep.description import describe_cube
+    from data_prep.readers.origin import noting
     from data_prep.sets.table import read
 
     options: dict[str, Any] = {}
     problems: list[str] = []
     while True:
         try:
-            ds = read(path, **options)
+            with noting() as notes:
+                ds = read(path, **options)
             break
         except InputError as e:
             if e.names("allow_gaps") and not options.get("allow_gaps"):
@@ -344,11 +382,12 @@ def _table(path: Path) -> Description:
             elif e.names("duplicates") and not (e.names("clock") or "duplicates" in options):
                 options["duplicates"] = "mean"
             else:
-                return _unclear(path, e)
+                return _unclear(path, e, notes)
             problems.append(e.typed)
     about = describe_cube(ds)
     profiles = _profiles(ds, about)
-    parts = [cube_text(about), *problems, profile_text(profiles)]
+    steps = f"how it is read\n{steps_text(notes)}"
+    parts = [cube_text(about), steps, *problems, profile_text(profiles)]
     words = ["--allow-gaps"] if "allow_gaps" in options else []
     words += ["--duplicates", "mean"] if "duplicates" in options else []
     if profiles:
@@ -357,27 +396,28 @@ def _table(path: Path) -> Description:
         words += ["--cells", f"not:{cells}"] if cells else []
     if next(iter(profiles.values()), {}).get("counters") and about["step_minutes"]:
         words += ["--resample", f"{about['step_minutes']:g}min", "--agg", "increase"]
-    about |= {"profile": profiles, "problems": problems}
+    about |= {"profile": profiles, "problems": problems, **notes_of(notes)}
     text = "\n\n".join([*parts, preview(ds)])
     return Description("table", about, text, _forecast(path, about, words), ds)
 
 
-def _unclear(path: Path, error: InputError) -> Description:
+def _unclear(path: Path, error: InputError, notes: Sequence[Note]) -> Description:
     """Describe a table that `prepare` refuses without options: its columns and the question."""
-    from data_prep.readers.delimited import Dialect
-    from data_prep.readers.files import read_table
+    from data_prep.readers.decode import read_table
+    from data_prep.readers.options import TableOptions
 
     if not path.is_file() or path.suffix.lower() == ".zip":
         raise error
-    df, _ = read_table(path, dialect=Dialect(header=not error.names("no_header")))
+    df, _ = read_table(path, options=TableOptions(no_header=error.names("no_header")))
     question = error.typed
     columns = {str(name): str(column.iloc[0]) for name, column in df.items()} if len(df) else {}
-    about = {"rows": len(df), "columns": columns, "problem": question}
+    about = {"rows": len(df), "columns": columns, "problem": question, **notes_of(notes)}
     text = facts({"rows": f"{len(df):,}", "columns": f"{len(columns)}, with the first row:"})
     lines = [f"    {name}: {value}" for name, value in columns.items()]
     if len(lines) > 12:
         lines[12:] = [f"    …: {len(lines) - 12} more"]
-    text = "\n".join([text, *lines, "", question])
+    steps = ["how it is read", steps_text(notes), ""] if notes else []
+    text = "\n".join([text, *lines, "", *steps, question])
     command = f"stforecast prepare table --raw {quote(str(path))} --dry-run"
     more = f"{command}, with the option named above"
     return Description("table, not clear without options", about, text, more)

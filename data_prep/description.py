@@ -24,7 +24,7 @@ def describe_cube(ds: xr.Dataset) -> dict[str, Any]:
         `steps` and `step_minutes`; `cells` and `first_cells`; `places` and `roads`, whether they
         are known; `services`, see `describe_service`; and `checksums` of the source files.
 
-    >>> from data_prep.readers.frames import from_frame
+    >>> from data_prep.readers.steps import from_frame
     >>> hours = pd.date_range("2024-01-01", periods=3, freq="h")
     >>> about = describe_cube(from_frame(pd.DataFrame({7: [1.0, 2.0, 3.0]}, index=hours)))
     >>> about["steps"], about["step_minutes"], about["services"]["value"]["mean"]
@@ -105,7 +105,7 @@ def profile(ds: xr.Dataset, name: str) -> dict[str, Any]:
         `daily`, `weekly`: the share of a cell's variance that the mean of each time of day, and of
         each time of the week, explains; None where the time is too short.
 
-    >>> from data_prep.readers.frames import from_frame
+    >>> from data_prep.readers.steps import from_frame
     >>> hours = pd.date_range("2024-01-01", periods=96, freq="h")
     >>> about = profile(from_frame(pd.DataFrame({7: hours.hour + 1.0}, hours)), "value")
     >>> round(about["daily"], 6), about["zeros"], about["weekly"]

@@ -15,7 +15,7 @@ import h5py
 import pandas as pd
 import xarray as xr
 
-from data_prep import DATA_SETS
+from data_prep import DATA_SETS, options_of
 from data_prep.base.errors import InputError, Words, reading
 from data_prep.cube import open_cube
 
@@ -80,7 +80,7 @@ def open_again(
     try:
         return _opened(records, data_set, options, preparation["cell"])
     except InputError as e:
-        usual = signature(getattr(data_set, "read", data_set.prepare)).parameters
+        usual = signature(options_of(data_set)).parameters
         chosen = preparation["options"].items()
         given = {n: v for n, v in chosen if n not in usual or v != usual[n].default}
         file = Path("records.csv") if isinstance(records, pd.DataFrame) else records

@@ -24,6 +24,8 @@ TINY = "--split days:7,1,2 --device cpu --model wide"
 
 TOUR = {
     "prepare": "prepare bicycles --raw counts.csv --out bicycles.nc",
+    "log": "prepare table --raw hours.log --layout wide --out log.nc",
+    "formats": "list formats",
     "methods": "list methods",
     "models": "list models",
     "data": "list data",
@@ -168,6 +170,8 @@ def place(tmp_path_factory):
     hours = pd.date_range("2024-01-01", periods=240, freq="h", name="time")
     wave = np.sin(hours.hour.to_numpy()[:, None] / 4 + np.arange(3))
     pd.DataFrame(10 + 5 * wave, hours, ["x", "y", "z"]).to_csv(folder / "counts.csv")
+    log = [f"{time:%Y-%m-%dT%H:%M} north={i} south=7\n" for i, time in enumerate(hours)]
+    (folder / "hours.log").write_text("".join(log))
     (folder / "near.toml").write_text(BENCH)
     points = {name: f"arcadia:{name.title()}" for name in FAULTS}
     install(site, "arcadia", {"stforecast.methods": points})
@@ -197,7 +201,7 @@ def test_every_command_ends_well(typed, name):
     [
         ("methods", "near"), ("image methods", "near"), ("models", "wide"), ("data", "bicycles"),
         ("metrics", "shortfall"), ("methods", "neighbours"), ("partitions", "uneven"),
-        ("partitions", "in-turn"), ("figures", "seconds"),
+        ("partitions", "in-turn"), ("figures", "seconds"), ("formats", "utopia-log"),
     ],
 )  # fmt: skip
 def test_each_is_listed_with_what_it_is(typed, what, name):
@@ -261,6 +265,13 @@ def test_the_metric_is_that_of_the_forecasts(place):
     assert re.search(r"^\| method .*\| shortfall +\|", table, re.M)
 
 
+def test_the_format_is_read_as_a_table(place):
+    import xarray as xr
+
+    with xr.open_dataset(place / "log.nc", engine="h5netcdf") as ds:
+        assert ds["value"].sel(cell="north").values.tolist() == [*range(240)]
+
+
 def test_figures_are_drawn(place):
     assert {"seconds.png", "shortfall.png"} <= {path.name for path in place.glob("*.png")}
     drawn = {path.name for path in (place / "bench" / "figures").iterdir()}
@@ -290,5 +301,5 @@ def test_a_broken_package_is_named_and_harms_nobody(typed):
 
 def test_each_example_is_short():
     lengths = [len([line for line in text.splitlines() if line]) for text in blocks("python")]
-    assert len(lengths) == 11
+    assert len(lengths) == 12
     assert max(lengths) <= 20

@@ -2,48 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-import logging
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from pandas.api import types
 
 from data_prep.base.errors import InputError, Words, close_to
+from data_prep.readers.origin import Origin
 from data_prep.readers.written_times import TIME_LIKE
-
-if TYPE_CHECKING:
-    import polars as pl
-
-ARROW = (".feather", ".arrow", ".ipc")
-"""Ends of the names of files in Arrow's format."""
-
-TEXTS = (".csv", ".tsv", ".txt")
-PACKED = (".gz", ".xz", ".bz2")
-JSON = (".json", ".jsonl", ".ndjson")
-BINARY = (".parquet", *ARROW, ".h5", ".hdf5", *JSON)
-"""Ends of the names of files whose columns have types."""
-
-SUFFIXES = (
-    *TEXTS, *(f"{text}{packed}" for packed in PACKED for text in TEXTS), ".xlsx", ".zip", *BINARY
-)  # fmt: skip
-"""Ends of the names of files that hold tables."""
-
-
-def names_table(path: str) -> bool:
-    """Return whether a file is a table by the end of its name, in letters of any case."""
-    return path.lower().endswith(SUFFIXES)
-
-
-def is_table_in_folder(path: str) -> bool:
-    """Return whether a file of a folder is a table; JSON often describes the tables beside it."""
-    return names_table(path) and not path.lower().endswith(".json")
-
 
 TIMES = frozenset({
     "time", "timestamp", "datetime", "date", "ds", "utc", "localtime", "starttime", "begintime",
@@ -132,73 +102,6 @@ class KeyColumns:
         return name in given or _plain(str(name)) in TIMES | CELLS
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Location of a table's rows, for error messages.
-
-    Rows of a file or object are named by `unit`, such as "line", and a number from `first` on; if
-    some were left out, `rows` `(rows,)` are their positions. `is_file` says whether options apply.
-    Columns may have `units`, and `levels` if two rows name them; `timed` says that rows have times,
-    `as_text` that numbers are text. In a `stack` of several files, each begins at a row. `texts`
-    reads a column of a text file once more, as it is written. `beside` are columns with one value
-    for all times that were across.
-
-    >>> Origin("speed.csv", "line", 2).at(3)
-    'speed.csv, line 5'
-    """
-
-    name: str = "the DataFrame"
-    unit: str = "row"
-    first: int = 0
-    is_file: bool = False
-    rows: np.ndarray | None = field(default=None, compare=False)
-    units: Mapping[str, str] = field(default_factory=dict)
-    levels: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    timed: bool = False
-    as_text: bool = False
-    stack: Sequence[tuple[int, Origin]] = ()
-    beside: Sequence[str] = ()
-    texts: Callable[[str, np.ndarray | None], pl.Series] | None = field(default=None, compare=False)
-
-    def of_rows(self, at: np.ndarray) -> Origin:
-        """Return the place of some rows, of one file if they all stand in the first."""
-        rows = at if self.rows is None else self.rows[at]
-        if len(self.stack) > 1 and rows.max(initial=0) < self.stack[1][0]:
-            return self.stack[0][1].of_rows(rows)
-        return dataclasses.replace(self, rows=rows)
-
-    def as_written(self, column: str) -> pl.Series | None:
-        """Return a column as text, such as `007`; None if it was not read from texts."""
-        if not self.stack:
-            return None if self.texts is None else self.texts(column, self.rows)
-        parts = [part.as_written(column) for _, part in self.stack]
-        known = [part for part in parts if part is not None]
-        if len(known) < len(parts):
-            return None
-        import polars as pl  # slow to import, which a cube need not wait for
-
-        return pl.concat(known) if self.rows is None else pl.concat(known)[self.rows]
-
-    def at(self, row: int) -> str:
-        """Return the name of a row, counted from 0."""
-        return self.place(row) if self.stack else f"{self.name}, {self.place(row)}"
-
-    def place(self, row: int) -> str:
-        """Return the number of a row in its file, and the file if there are several."""
-        if not self.stack:
-            return f"{self.unit} {self.number(row)}"
-        start, part = next(s for s in reversed(self.stack) if s[0] <= self.number(row))
-        return part.at(self.number(row) - start)
-
-    def number(self, row: int) -> int:
-        """Return the number of a row in the file, or in the frame."""
-        return self.first + int(row if self.rows is None else self.rows[row])
-
-    def either(self, option: Words, *steps: str) -> str | Words:
-        """Return advice: an option for a file, statements that change the frame `df` otherwise."""
-        return option if self.is_file else f"`{'; '.join(steps)}`"
-
-
 WITH_COMMA = r"^\s*[+-]?([0-9]+|[1-9][0-9]{0,2}(\.[0-9]{3})+)(,[0-9]+)?\s*$"
 """Numbers with a decimal comma or without, and separators of thousands, which follow no 0."""
 
@@ -238,8 +141,6 @@ def frequency(step: pd.Timedelta) -> str:
 MAX_NAMES = 400
 """Maximum number of characters of column names in an error."""
 
-log = logging.getLogger(__name__)
-
 LARGEST = 2.0**53 - 1
 """Largest absolute value: integers beyond are rounded without a word. Sums of a million squares fit
 into single precision."""
@@ -266,29 +167,6 @@ def require_columns(df: pd.DataFrame, columns: Iterable[str], origin: Origin) ->
             raise InputError(no_column(column, df.columns, origin), "rename one or choose another")
 
 
-def value_columns(
-    df: pd.DataFrame, keys: Sequence[str], values: Sequence[str] | None, origin: Origin
-) -> list[str]:
-    """Return the columns to read: `values`, else all but `keys` with at least one number."""
-    require_columns(df, (*keys, *(values or ())), origin)
-    others = [c for c in df.columns if c not in keys]
-    has_numbers = {} if values else {c: _holds_numbers(df[c]) for c in others}
-    columns = list(values) if values else [c for c in others if has_numbers[c]]
-    for c in columns if values else others:
-        _refuse_commas(df[c], origin)
-    if values is None:
-        columns = _values_among(columns, origin)
-    if not columns:
-        raise InputError(
-            f"{origin.name}: no column of numbers beside {', '.join(keys)}; add one or, if each "
-            "row is an event such as a trip, ",
-            Words("count them with {resample:1h} {agg:count}"),
-        )
-    if values is None and (text := [c for c in others if not has_numbers[c]]):
-        log.warning("%s: columns without numbers are left out: %s", origin.name, text)
-    return columns
-
-
 ID_NAME = r"(^|[ _.-])([iI][dD]|[cC]ode|[nN]o)$|[a-z]I[dD]$"
 """End of the name of a column of ids or codes, such as `Session ID`."""
 
@@ -297,22 +175,6 @@ def without_calendar(columns: Iterable[str]) -> list[str]:
     """Return the columns that are none of the calendar, of periods and of places."""
     usual = CALENDAR | TIMES | LONGITUDES | LATITUDES
     return [c for c in columns if not (isinstance(c, str) and named([c], usual))]
-
-
-def _values_among(columns: list[str], origin: Origin) -> list[str]:
-    """Leave out columns of the calendar, periods, places, days and ids, with a notice."""
-    left = [c for c in without_calendar(columns) if c not in origin.beside]
-    left = [c for c in left if not re.search(ID_NAME, c)]
-    known = [c for c in columns if c not in left]
-    if known and left:
-        log.info(
-            "%s: not taken as values: %s; %s",
-            origin.name,
-            ", ".join(known),
-            Words("pass {values} to choose columns"),
-        )
-        return left
-    return columns
 
 
 def written(value: object) -> str:
@@ -324,46 +186,9 @@ def written(value: object) -> str:
     return repr(value.item() if isinstance(value, np.generic) else value)
 
 
-def is_text(column: pd.Series) -> bool:
-    """Return whether a column holds neither numbers nor times."""
-    return not (types.is_numeric_dtype(column) or types.is_datetime64_any_dtype(column))
-
-
-def _holds_numbers(column: pd.Series) -> bool:
-    """Return whether a column holds numbers; of texts, at least half, as hashes may look like some.
-
-    >>> [_holds_numbers(pd.Series(v)) for v in (["1", "2", "x"], ["7e12", "a3", "b4"], [None])]
-    [True, False, True]
-    """
-    if not is_text(column):
-        return types.is_numeric_dtype(column) and not types.is_bool_dtype(column)
-    return bool(column.isna().all()) or bool(
-        np.isnan(_coerce(pd.Series(column.dropna().unique()))).mean() <= 0.5
-    )
-
-
-def _refuse_commas(column: pd.Series, origin: Origin) -> None:
-    """Refuse a column whose first text is a number with a decimal comma."""
-    filled = np.flatnonzero(column.notna())
-    first = column.iloc[filled[0]] if filled.size else None
-    if not isinstance(first, str) or not has_comma(first):
-        return
-    name = written(column.name)
-    at = f"df[{name}]"
-    advice = origin.either(
-        Words("pass {decimal:comma}"), f"{at} = {at}.str.replace(',', '.').astype(float)"
-    )
-    raise InputError(
-        f"{origin.at(filled[0])}: column {name} holds {first!r}, which has a decimal "
-        "comma, expected numbers with a decimal point in all rows; ",
-        advice,
-        ", and look at the rows that are not numbers",
-    )
-
-
 def numbers(column: pd.Series, origin: Origin) -> np.ndarray:
     """Return a column as `(rows,)` float64, NaN where empty; refuse other than finite numbers."""
-    values = _coerce(column)
+    values = coerce(column)
     no_number = np.isnan(values) & column.notna().to_numpy()
     wrong = np.flatnonzero(no_number | (np.abs(values) > LARGEST))
     if wrong.size:
@@ -376,7 +201,7 @@ def numbers(column: pd.Series, origin: Origin) -> np.ndarray:
     return values
 
 
-def _coerce(column: pd.Series) -> np.ndarray:
+def coerce(column: pd.Series) -> np.ndarray:
     """Return a column as `(rows,)` float64, NaN where it holds no number."""
     if types.is_bool_dtype(column) or types.is_datetime64_any_dtype(column):
         return np.full(len(column), np.nan)

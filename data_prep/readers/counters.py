@@ -10,7 +10,6 @@ which extrapolates to a window's ends as well; here a step that lacks readings t
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,7 +20,8 @@ from pandas.api import types
 
 from data_prep.base.errors import InputError, Words, counted, some
 from data_prep.notices import MOST_RESETS
-from data_prep.readers.columns import Origin, numbers
+from data_prep.readers.columns import numbers
+from data_prep.readers.origin import Origin, StepLog
 
 if TYPE_CHECKING:
     from data_prep.readers.time_axis import TimeAxis
@@ -35,7 +35,7 @@ USUAL_RISES = 2.0
 LATE = 1.5
 """Longest distance of two readings without one missing, in the usual ones."""
 
-log = logging.getLogger(__name__)
+log = StepLog("steps")
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Increments:
             if numbers_of.any():
                 of = some(cells[numbers_of > 0], 3)
                 n = counted(int(numbers_of.sum()), what)
-                log.warning("%s: %s, %s, in cells %s", name, n, how, of)
+                log.warning(name, f"{n}, {how}, in cells {of}")
 
 
 def readings(column: pd.Series, origin: Origin) -> np.ndarray:

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from pandas.api import types
+import polars as pl
 
 from data_prep.base.errors import InputError, Words, some
-from data_prep.readers.columns import CELLS, ID_NAME, Origin, is_text, named, which_of
-from data_prep.readers.layout import (
+from data_prep.readers.columns import CELLS, ID_NAME, named, no_column, which_of
+from data_prep.readers.ids import (
     AREAS,
-    CELL,
     START,
-    Layout,
     cells_of,
-    find_layout,
     is_named_id,
     is_whole,
     may_be_ids,
     named_after_start,
     say_cell,
 )
+from data_prep.readers.options import CELL, TableOptions
+from data_prep.readers.origin import StepLog
+from data_prep.readers.table import Table, is_text, n_known
 
 COUNT = "count"
 """Name of the number of records of a step and cell."""
@@ -42,77 +41,70 @@ MOST_FILLED = 0.5
 SOME_ROWS = 200
 """Rows that show whether events last equally long."""
 
-log = logging.getLogger(__name__)
+log = StepLog("layout")
 
 
-def find_records(
-    df: pd.DataFrame, layout: Layout, values: Sequence[str] | None, origin: Origin, *, counts: bool
-) -> tuple[pd.DataFrame, Layout, Origin]:
-    """Return the events of a table, their layout and where their rows stand.
+def find_records(table: Table, options: TableOptions) -> Table:
+    """Return the events of a table, with its cells.
 
     Those that are counted get a column of ones. Cells are named by the given column, by one with a
     usual name, also of a trip's begin, or by the only one of repeated texts or ids; a table without
     any has one cell. Events without a cell are left out and counted in a notice.
 
-    Args:
-        df: the table.
-        layout: what was given: the kind or `"auto"`, the columns of times and of cells.
-        values: columns to add up, or None for all.
-        origin: where its rows stand.
-        counts: whether events are counted instead of added up.
-
     Raises:
         InputError: if several columns may name the cells, or the layout has no records.
     """
-    if layout.kind not in ("auto", "long"):
-        remedy = Words("leave out {layout}, or give {agg:sum}", layout=layout.kind)
+    cell, values, origin = options.cell, options.chosen, table.origin
+    if table.kind not in ("auto", "long"):
+        remedy = Words("leave out {layout}, or give {agg:sum}", layout=table.kind)
         raise InputError(f"{origin.name}: events are rows of a long table only; ", remedy)
-    time, cell = layout.time, layout.cell
-    found = [cell] if cell in df.columns or cell != CELL else cells_of_events(df, time)
+    found = [cell] if cell in table or cell != CELL else cells_of_events(table)
     if len(found) > 1:
         raise which_of(f"{origin.name}: %s may name the cells of the records; ", "cell", found)
+    where = cells_of(table, found[0] if found else cell)
     if found:
-        empty = df[cells_of(df, found[0])].isna().any(axis=1).to_numpy()
-        df, origin = _without_cell(df, empty, found[0], origin)
-    for name in found if cell == CELL else ():
-        say_cell(df, name, origin)
-    kind, where = "long" if found else "services", found[0] if found else cell
-    if counts:
-        return df.assign(**{COUNT: 1.0}), Layout(kind, time, where, [COUNT]), origin
-    places = [c for c in df.columns if c not in (time, *cells_of(df, where)) and _is_place(c)]
+        for name in where:
+            if name not in table:
+                raise InputError(no_column(name, table.names, origin), "choose another")
+        table = _without_cell(table, where)
+    if found and cell == CELL:
+        say_cell(table, where)
+    kind = "long" if found else "services"
+    if options.agg == COUNT:
+        table = table.with_columns(pl.Series(COUNT, np.ones(len(table))))
+        return table.with_(kind=kind, cells=where, values=(COUNT,))
+    places = [c for c in table.names if c not in (table.time, *where) and _is_place(c)]
     places = [c for c in places if c not in (values or ())]
     if places:
-        log.info("%s: not taken as values: %s", origin.name, ", ".join(places))
-    df = df.drop(columns=places)
-    return df, find_layout(df, kind, time, where, values, origin), origin
+        log.info(origin, f"not taken as values: {', '.join(places)}")
+    return table.without(places).with_(kind=kind, cells=where)
 
 
-def _without_cell(
-    df: pd.DataFrame, empty: np.ndarray, cell: str, origin: Origin
-) -> tuple[pd.DataFrame, Origin]:
+def _without_cell(table: Table, cells: Sequence[str]) -> Table:
     """Leave out events whose place is not known, unless no event has one."""
+    empty = table.columns.select(pl.any_horizontal(pl.col(cells).is_null())).to_series().to_numpy()
     if not empty.any() or empty.all():
-        return df, origin
-    first = int(empty.argmax())
+        return table
     log.warning(
-        "%s: left out %d of %d events without a cell in column %r, the first in %s",
-        origin.name, empty.sum(), len(df), cell, origin.place(first),
-    )  # fmt: skip
-    rows = np.flatnonzero(~empty)
-    return df.iloc[rows].reset_index(drop=True), origin.of_rows(rows)
+        table.origin,
+        f"left out {empty.sum()} of {len(table)} events without a cell in column "
+        f"{','.join(cells)!r}, the first in {table.origin.place(int(empty.argmax()))}",
+    )
+    return table.take(np.flatnonzero(~empty))
 
 
-def cells_of_events(df: pd.DataFrame, time: str) -> list[str]:
+def cells_of_events(table: Table) -> list[str]:
     """Return the columns that may name the cells of events, without those that name the same."""
-    others = [c for c in df.columns if c != time and df[c].notna().any()]
+    others = [c for c in table.names if c not in (table.time, *table.cells)]
+    others = [c for c in others if table[c].null_count() < len(table)]
     found = named(others, CELLS) or named_after_start(others)
-    ids = [c for c in others if is_text(df[c]) or (is_whole(df[c]) and is_named_id(c))]
-    found = found or [c for c in ids if may_be_ids(df[c]) and df[c].nunique() > 1]
-    counts = {c: df[c].nunique() for c in found}
+    ids = [c for c in others if is_text(table[c]) or (is_whole(table[c]) and is_named_id(c))]
+    found = found or [c for c in ids if may_be_ids(table[c]) and n_known(table[c]) > 1]
+    counts = {c: n_known(table[c]) for c in found}
     return [
         c
         for i, c in enumerate(found)
-        if not any(len(df[[f, c]].drop_duplicates()) == counts[c] for f in found[:i])
+        if not any(table.n_unique(f, c) == counts[c] for f in found[:i])
     ]
 
 
@@ -129,29 +121,28 @@ def _is_place(column: str) -> bool:
     )
 
 
-def ask_for_events(
-    error: InputError, df: pd.DataFrame, found: Layout, cell: str, origin: Origin
-) -> InputError | None:
+def ask_for_events(error: InputError, table: Table, cell: str) -> InputError | None:
     """Return an error that shows how to count events or add them up; None if no row looks like one.
 
-    `error` is what is wrong if each row is a record of an even step.
+    `error` is what is wrong if each row is a record of an even step, `cell` is the option.
     """
-    time = found.time
-    sign = _sign_of_event(df, time)
+    sign = _sign_of_event(table)
     if not sign or not any(map(error.names, ("allow_gaps", "resample", "duplicates"))):
         return None
-    parts = cells_of(df, found.cell) if found.kind == "long" else []
-    places = df[time].nunique() * (len(df[parts].drop_duplicates()) if parts else 1)
-    if not error.names("resample") and len(df) > MOST_FILLED * places:
+    parts = table.cells if table.kind == "long" else ()
+    places = n_known(table[table.time]) * (table.n_unique(*parts) if parts else 1)
+    if not error.names("resample") and len(table) > MOST_FILLED * places:
         return None
-    cells = cells_of_events(df, time) if cell == CELL and cell not in df.columns else []
-    numbers = [c for c in df.columns if types.is_numeric_dtype(df[c]) and not _is_place(c)]
+    unnamed = cell == CELL and (cell not in table or table.kind == "services")
+    cells = cells_of_events(table) if unnamed else []
+    others = [c for c in table.names if c not in table.cells and not _is_place(c)]
+    numbers = [c for c in others if table[c].dtype.is_numeric()]
     total = Words(", add up their values with {resample:1h} {agg:total}") if numbers else ""
     which: list[str | Words] = []
     if len(cells) > 1:
         which = [Words(", and {cell}", cell=cells[0]), f" or another ({some(cells[1:], 3)})"]
     return InputError(
-        f"{origin.name}: rows look like events, such as trips or sessions: {sign}; ",
+        f"{table.origin.name}: rows look like events, such as trips or sessions: {sign}; ",
         Words("count them with {resample:1h} {agg:count}"),
         total,
         *which,
@@ -160,23 +151,25 @@ def ask_for_events(
     )
 
 
-def _sign_of_event(df: pd.DataFrame, time: str) -> str:
+def _sign_of_event(table: Table) -> str:
     """Return what shows that each row is an event: its own id, its end, or how long it lasts."""
-    for c in (c for c in df.columns if c != time):
-        if re.search(ID_NAME, c) and len(df) > 1 and df[c].notna().all() and df[c].is_unique:
+    for c in (c for c in table.names if c != table.time):
+        column = table[c]
+        known = not column.null_count() and len(table) > 1
+        if re.search(ID_NAME, c) and known and not table.repeats(c):
             return f"each has its own {c!r}"
-        if re.search(DURATION, c) and types.is_numeric_dtype(df[c]) and df[c].nunique() > 1:
+        if re.search(DURATION, c) and column.dtype.is_numeric() and n_known(column) > 1:
             return f"each has a {c!r}"
-        if re.search(END_TIME, c) and _lasts_differ(df[time], df[c]):
+        if re.search(END_TIME, c) and _lasts_differ(table[table.time], column):
             return f"each has its own {c!r}"
     return ""
 
 
-def _lasts_differ(begin: pd.Series, end: pd.Series) -> bool:
+def _lasts_differ(begin: pl.Series, end: pl.Series) -> bool:
     """Return whether spans between two columns of times are not always equally long."""
-    times = [
-        pd.to_datetime(c.head(SOME_ROWS).astype(str), format="mixed", errors="coerce", utc=True)
-        for c in (begin, end)
-    ]
+    times = []
+    for column in (begin.head(SOME_ROWS), end.head(SOME_ROWS)):
+        texts = pd.Series(column.cast(pl.String).to_list(), dtype=object)
+        times.append(pd.to_datetime(texts, format="mixed", errors="coerce", utc=True))
     spans = (times[1] - times[0]).dropna()
-    return len(spans) > len(begin.head(SOME_ROWS)) / 2 and spans.nunique() > 1
+    return len(spans) > len(times[0]) / 2 and spans.nunique() > 1

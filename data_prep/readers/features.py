@@ -20,7 +20,8 @@ import pandas as pd
 
 from data_prep.base.errors import InputError, no_file, reading, some
 from data_prep.base.limits import read_bounded
-from data_prep.readers.columns import LATITUDES, LONGITUDES, Origin, named
+from data_prep.readers.columns import LATITUDES, LONGITUDES, named
+from data_prep.readers.origin import Origin
 
 FEATURES = (".geojson", ".geojson.gz", ".gpkg")
 """Ends of the names of files of places."""

@@ -7,14 +7,16 @@ unless it holds units, or the lower of two rows of names.
 from __future__ import annotations
 
 import csv
-import logging
 import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import polars as pl
+
 from data_prep.base.errors import InputError, Words, some
 from data_prep.readers.columns import looks_like_values
+from data_prep.readers.origin import StepLog
 from data_prep.readers.units import unit_of
 from data_prep.readers.written_times import TIME_LIKE
 
@@ -33,7 +35,7 @@ MISSING = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "NIL", "n/a", "None", 
            "n.d.", "k.A.", "s/d", "missing", "Missing"]  # fmt: skip
 """What stands for a missing value."""
 
-log = logging.getLogger(__name__)
+log = StepLog("head")
 
 
 def find_encoding(start: bytes, name: str) -> str:
@@ -59,10 +61,8 @@ def find_encoding(start: bytes, name: str) -> str:
         found = (found.startswith("cp125") and _of_pairs(odd)) or found
         shown = odd.splitlines()[0].decode(found, errors="replace")
         log.info(
-            "%s: not UTF-8, read as %s, such as %.60r; %s",
             name,
-            found,
-            shown,
+            f"not UTF-8, read as {found}, such as {shown!r:.60}; ",
             Words("pass {encoding} for another"),
         )
         return found
@@ -176,11 +176,9 @@ def find_head(rows: Sequence[Sequence[str]], name: str, unit: str) -> Head:
     titles = [" ".join(filter(None, row)) for row in rows[: head.before] if any(row)]
     if titles:
         log.info(
-            "%s: the first %d %ss are titles and not read: %s",
             name,
-            head.before,
-            unit,
-            some([f"{title.strip():.40}" for title in titles], 3),
+            f"the first {head.before} {unit}s are titles and not read: "
+            f"{some([f'{title.strip():.40}' for title in titles], 3)}",
         )
     return head
 
@@ -254,9 +252,16 @@ def times_across(names: Sequence[str]) -> list[str]:
     return found if len(found) > 2 and names[0] not in found and not values else []
 
 
+def without_empty(table: pl.DataFrame, n_named: int) -> pl.DataFrame:
+    """Leave out columns without a name and without a value, as of a separator at the line's end."""
+    unnamed = [n for n in table.columns[1:n_named] if n.startswith(UNNAMED)]
+    return table.drop([n for n in unnamed if table[n].null_count() == len(table)])
+
+
 def check_names(names: Sequence[str], before: int, file: str, unit: str) -> list[str]:
     """Return the columns' names, further empty ones numbered; refuse values and repeated names."""
     place = f"{file}, {unit} {before + 1}"
+    log.note(file, f"names of columns in {unit} {before + 1}: {some(names, 6)}")
     if looks_like_values(names) and not times_across(names):
         raise InputError(
             f"{place}: {', '.join(map(repr, names[:4]))} are values, expected the columns' names; ",

@@ -5,7 +5,6 @@ A sum over some of a step's records only would be too low, so it is missing.
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -17,7 +16,8 @@ import pandas as pd
 
 from data_prep.base.errors import InputError, Words, choose, in_minutes
 from data_prep.base.limits import check_size
-from data_prep.readers.columns import Origin, frequency
+from data_prep.readers.columns import frequency
+from data_prep.readers.origin import Origin, StepLog
 from data_prep.readers.times import longer_step, regular_steps, usual_step
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ DAY = pd.Timedelta("1D")
 MANY_LACKING = 20
 """Records that a span without any lacks at least, at the usual rate, if it is a gap."""
 
-log = logging.getLogger(__name__)
+log = StepLog("steps")
 
 
 @dataclass(frozen=True)
@@ -145,9 +145,9 @@ class Resampling:
         found, expected = count_records(records, axis.times, axis.lengths)
         if not expected.any():
             log.warning(
-                "%s: its records are at uneven times, so steps that lack some are not noticed, the "
-                "first and last included",
                 name,
+                "its records are at uneven times, so steps that lack some are not noticed, "
+                "the first and last included",
             )
         partial = (found > 0) & (found < expected)
         if not partial.any():
@@ -155,7 +155,7 @@ class Resampling:
         step, cell = divmod(int(partial.argmax()), len(cells))
         is_sum = self.agg == "sum"
         message = (
-            f"{name}: {partial.sum()} of {merged.size} {self.agg}s over {in_minutes(self.step)} "
+            f"{partial.sum()} of {merged.size} {self.agg}s over {in_minutes(self.step)} "
             f"lack records and are {'left missing' if is_sum else 'of those that there are'}; the "
             f"first is that of {axis.shown[step]}, cell {cells[cell]}, with {found[step, cell]} of "
             f"{expected[step, cell]} records"
@@ -163,10 +163,10 @@ class Resampling:
         merged = np.where(partial & is_sum, np.nan, merged)
         if np.isnan(merged).all():
             raise InputError(
-                f"{message}; none is complete: write a 0 where nothing happened, or ",
+                f"{name}: {message}; none is complete: write a 0 where nothing happened, or ",
                 Words("choose a shorter {resample} or {agg:mean}"),
             )
-        log.warning("%s", message)
+        log.warning(name, f"{message}")
         return merged
 
     def fill(
@@ -203,18 +203,16 @@ class Resampling:
         """Log the share of missing values of each variable."""
         if self.of_events:
             log.info(
-                "%s: %s events; a step of a cell without any is 0, from the first event of the "
-                "table to the last (also before the first of the cell)",
                 name,
-                "counted" if self.agg == "count" else "added up",
+                f"{('counted' if self.agg == 'count' else 'added up')} events; a step of a "
+                "cell without any is 0, from the first event of the table to the last (also "
+                "before the first of the cell)",
             )
         shares = [f"{100 * float(np.isnan(v).mean()):.1f} % of {n}" for n, v in values.items()]
         log.info(
-            "%s: records put into steps of %s by their %s; missing: %s",
             name,
-            in_minutes(self.step),
-            self.agg,
-            ", ".join(shares),
+            f"records put into steps of {in_minutes(self.step)} by their {self.agg}; "
+            f"missing: {', '.join(shares)}",
         )
 
 
@@ -257,14 +255,17 @@ def _length_of_time(text: str) -> pd.Timedelta | None:
 
 def refuse_gap(message: str, origin: Origin, allow_gaps: bool, reason: str | Words = "") -> None:
     """Raise for missing rows, for which there may be a reason, or log them if gaps are allowed."""
-    message = f"{origin.name}: {message}"
     if not allow_gaps:
         allow = Words("pass {allow_gaps}", allow_gaps=True)
         advice = origin.either(allow, "cube = open_cube(df, allow_gaps=True)")
         raise InputError(
-            f"{message}; ", reason, "add what is missing or ", advice, " to leave NaN there"
+            f"{origin.name}: {message}; ",
+            reason,
+            "add what is missing or ",
+            advice,
+            " to leave NaN there",
         )
-    log.warning("%s; left as NaN", message)
+    log.warning(origin, f"{message}; left as NaN")
 
 
 def check_steps(axis: pd.DatetimeIndex, at: np.ndarray, origin: Origin, allow_gaps: bool) -> None:
@@ -361,13 +362,8 @@ def check_periods(
     if len(shorter):
         i = int(shorter[0])
         log.warning(
-            "%s: %d of %d cells have rows in a part of the time only, such as cell %s from %s to "
-            "%s; left as NaN outside of it (%.1f %% of all values)",
-            origin.name,
-            len(shorter),
-            len(cells),
-            cells[i],
-            axis[first[i]],
-            axis[last[i]],
-            100 * float(np.mean(~inside)),
+            origin,
+            f"{len(shorter)} of {len(cells)} cells have rows in a part of the time only, "
+            f"such as cell {cells[i]} from {axis[first[i]]} to {axis[last[i]]}; left as "
+            f"NaN outside of it ({100 * float(np.mean(~inside)):.1f} % of all values)",
         )

@@ -5,21 +5,16 @@ That clock skips and repeats an hour with daylight saving time.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from data_prep.base.errors import InputError, Words, in_minutes
-from data_prep.readers.columns import Origin
+from data_prep.readers.options import TableOptions
+from data_prep.readers.origin import Origin, StepLog
 from data_prep.readers.resampling import DAY, even_step, refuse_gap
 from data_prep.readers.times import regular_steps, to_wall
-
-if TYPE_CHECKING:
-    from data_prep.readers.frames import TableOptions
-
 
 HOUR = pd.Timedelta("1h")
 
@@ -123,7 +118,7 @@ def _unless_fixed(offset: pd.Timedelta) -> str:
     return f" (if the table's clock is never changed, its time zone is {name})"
 
 
-log = logging.getLogger(__name__)
+log = StepLog("times")
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +152,11 @@ class TimeAxis:
 
 
 def place_times(
-    times: pd.DatetimeIndex, cell_at: np.ndarray, zone: str | None, options: TableOptions
+    times: pd.DatetimeIndex,
+    cell_at: np.ndarray,
+    zone: str | None,
+    origin: Origin,
+    options: TableOptions,
 ) -> TimeAxis:
     """Put rows on even steps.
 
@@ -165,19 +164,17 @@ def place_times(
     clock, such as days. Times with an offset that are so even are put on the clock. Longer steps of
     whole days are days on the zone's clock; other longer steps are even in UTC.
     """
-    name, clock = options.origin.name, options.clock
+    name, clock = origin.name, options.clock
     if zone is None and clock == "utc" and options.time_zone not in ("", None, "UTC"):
         log.warning(
-            "%s: times have no offset and are read as UTC, %s is %s in %s; %s",
             name,
-            times[0],
-            to_wall(times[:1], options.time_zone)[0],
-            options.time_zone,
+            f"times have no offset and are read as UTC, {times[0]} is "
+            f"{to_wall(times[:1], options.time_zone)[0]} in {options.time_zone}; ",
             Words("with {clock:local} they are its wall clock"),
         )
     zone = options.time_zone or zone or "UTC"
     if clock == "local" and options.time_zone and not _is_even_on_wall(times, zone):
-        times = to_utc(times, cell_at, zone, options.origin, options.gaps)
+        times = to_utc(times, cell_at, zone, origin, options.gaps)
         clock = "utc"
     if options.resampling is None:
         if clock == "utc" and zone != "UTC" and _are_days(wall := to_wall(times, zone), zone):
@@ -195,11 +192,9 @@ def place_times(
         steps, at = options.resampling.place(times + offset, name)
         if length > HOUR and (wall - times).nunique() > 1:
             log.warning(
-                "%s: steps of %s begin at other hours of %s where daylight saving time changes, as "
-                "they stay even in UTC",
                 name,
-                in_minutes(length),
-                zone,
+                f"steps of {in_minutes(length)} begin at other hours of {zone} where daylight "
+                "saving time changes, as they stay even in UTC",
             )
         return _axis(steps - offset, at, times, clock, zone, length)
     steps, at = options.resampling.place(wall, name)

@@ -1,47 +1,41 @@
-"""Find the columns of times of a table, and the rows that have none.
+"""Find the columns of times of a table, and make one of them.
 
-A date and a time of day in two columns become one time; times that name columns become rows. Rows
-that are no records are left out and named: totals, notes, repeated names.
+A date and a time of day in two columns become one time. A table without times counts its rows.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
-import logging
 import re
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 import polars as pl
 
-from data_prep.base.errors import InputError, Words, counted, some
+from data_prep.base.errors import InputError, Words
 from data_prep.readers.columns import (
     DATE_PARTS,
     HOURS,
     MINUTES,
     TIMES,
-    Origin,
     looks_like_values,
     named,
     no_column,
     which_of,
 )
-from data_prep.readers.head import times_across
-from data_prep.readers.written_times import CLOCK_LIKE, MONTH, SIX_DIGITS, TIME_LIKE
-
-TIME = "time"
-CLOCK = "hour"
-"""Name of a column of times of day that were the names of columns."""
-
-HOUR_NAME = rf"(?i)({CLOCK_LIKE})|^(hour|hr|h)[ _]?([01]?\d|2[0-4])$|^([01]?\d|2[0-4])h$"
-SPAN_NAME = r"([01]\d|2[0-4]):?([0-5]\d) ?[-–_] ?(?:[01]\d|2[0-9]):?[0-5]\d"
-FEWEST_ACROSS = 12
-"""Times of day that make columns a day's values rather than services or cells."""
-
-PARTS_OF_A_DAY = (24, 48, 96, 144, 288)
-"""Numbers of columns that may be the steps of a day."""
+from data_prep.readers.options import TIME, TableOptions
+from data_prep.readers.origin import StepLog
+from data_prep.readers.resampling import step_length
+from data_prep.readers.table import Table
+from data_prep.readers.times import are_of_day
+from data_prep.readers.written_times import (
+    CLOCK_LIKE,
+    MONTH,
+    SIX_DIGITS,
+    TIME_LIKE,
+    date_formats,
+)
 
 SEEN = 2000
 """Number of values that show whether a column holds times."""
@@ -51,109 +45,68 @@ MOST = 0.8
 
 MIDNIGHT = r"[T ]0?0:00(:00(\.0+)?)?$"
 
-TOTAL = (
-    r"(?i)^\s*(grand |sub-?)?(total|sum|average|avg|mean|overall|summe|gesamt|mittelwert|totale|"
-    r"somme|moyenne|promedio|media|minimum|maximum|min|max|durchschnitt|合计|总计|平均)s?\b.{0,30}$"
-    r"|^.{1,60} (sub-?)?(total|ergebnis|gesamt)$"
-    r"|^\s*[øØΣ∑]\s*$"
-)
-"""Pattern of what names a row or cell of totals."""
-
-log = logging.getLogger(__name__)
+log = StepLog("times")
 
 
-def times_down(table: pl.DataFrame, origin: Origin) -> tuple[pl.DataFrame, Origin]:
-    """Return a long table of one that has a column for each time, or for each hour of a day."""
-    across, name = times_across(table.columns), TIME
-    if across and TIME in table.columns:
-        if kind_of(table[TIME]) not in ("clock", "hour") or CLOCK in table.columns:
-            return table, origin  # Its rows have times already.
-        table = table.rename({TIME: CLOCK})
-    if not across:
-        hours = [c for c in table.columns if re.match(HOUR_NAME, c)]
-        clocks = {c: re.sub(r"(?i)^(hour|hr|h)[ _]?|h$", "", c) for c in hours}
-        if len(hours) < FEWEST_ACROSS:
-            clocks = _spans_of_a_day(table.columns, origin) or _numbered(table)
-        if not clocks or CLOCK in table.columns:
-            return table, origin
-        table, across, name = table.rename(clocks), list(clocks.values()), CLOCK
-    what = "times" if name == TIME else "times of day"
-    shown = f"{across[0]} to {across[-1]}"
-    log.info("%s: %d columns are %s, %s", origin.name, len(across), what, shown)
-    others = [name for name in table.columns if name not in across]
-    if totals := _totals(table.select(others), table.select(across)):
-        log.warning("%s: left out as totals of a row: %s", origin.name, some(totals, 5))
-        others = [name for name in others if name not in totals]
-    table = table.with_columns(pl.col(across).cast(pl.String))
-    long = table.unpivot(across, index=others, variable_name=name, value_name="value")
-    rows = np.tile(np.arange(len(table)), len(across))
-    return long, dataclasses.replace(origin.of_rows(rows), beside=others)
-
-
-def _totals(others: pl.DataFrame, values: pl.DataFrame) -> list[str]:
-    """Return the columns of numbers that are the sum or the mean of most rows of values.
-
-    >>> values = pl.DataFrame({"h0": [1, 2], "h1": [3, 5]})
-    >>> _totals(pl.DataFrame({"id": [4, 4], "sum": [4, 7], "mean": [2.0, 3.5]}), values)
-    ['sum', 'mean']
-    """
-    numbers = values.cast(pl.Float64, strict=False)
-    rows = numbers.sum_horizontal().to_numpy(), numbers.mean_horizontal().to_numpy()
-    known = np.isfinite(rows[1]) & (rows[0] != 0)
-    found = []
-    for column in others.iter_columns():
-        own = column.cast(pl.Float64, strict=False).to_numpy()[known]
-        if any(len(own) > 1 and np.isclose(own, r[known], atol=0.01).mean() > MOST for r in rows):
-            found.append(column.name)
-    return found
-
-
-def _spans_of_a_day(columns: Sequence[str], origin: Origin) -> dict[str, str]:
-    """Return the begins of columns such as 0500-0515, equally far apart; empty without them.
-
-    After midnight a day of traffic goes on: there 00:15 is 24:15 of the row's date.
-
-    >>> names = [f"{h % 24:02}00-{(h + 1) % 24:02}00" for h in range(5, 26)]
-    >>> list(_spans_of_a_day(["Station", *names], Origin()).items())[-2:]
-    [('0000-0100', '24:00'), ('0100-0200', '25:00')]
-    """
-    found = {c: match for c in columns if (match := re.fullmatch(SPAN_NAME, c.strip()))}
-    minutes = np.array([60 * int(m[1]) + int(m[2]) for m in found.values()])
-    lengths = np.unique(np.diff(minutes) % (24 * 60))
-    if len(found) < FEWEST_ACROSS or len(lengths) > 1:
-        return {}
-    if later := [c for c, ends in zip(found, minutes < minutes[0], strict=True) if ends]:
-        log.warning(
-            "%s: columns %s to %s follow the end of the day and are of the day after the row's "
-            "date",
-            origin.name,
-            later[0],
-            later[-1],
+def apply(table: Table, options: TableOptions) -> Table:
+    """Give a table one column of times, made of their parts, or of the first time and a step."""
+    table = join_times(table)
+    if options.start and options.step:
+        table = _set_times(table, options)
+    elif not table.times:
+        raise InputError(
+            no_column(options.time, table.names, table.origin),
+            Words(
+                "name the column of times with {time} or, if there is none, give the first time "
+                "and the step, such as {start:2024-01-01T00:00} {step:1h}"
+            ),
         )
-    minutes += 24 * 60 * (minutes < minutes[0])
-    return {c: f"{m // 60:02}:{m % 60:02}" for c, m in zip(found, minutes, strict=True)}
+    first = next(iter(table[table.time]), "")
+    log.note(table.origin, f"column {table.time!r}, first {first}")
+    return table.deciding(time_format=options.time_format or _format_of_dates(table))
 
 
-def _numbered(table: pl.DataFrame) -> dict[str, str]:
-    """Return the time of day of columns such as V00 to V95, which fill a day; empty without them.
+def _format_of_dates(table: Table) -> str:
+    """Return the only format of dates as text, of which a short later table may allow two."""
+    texts = table.codes(table.time)[1] if table[table.time].dtype == pl.String else []
+    if not texts or re.match(r"\d{4}-", texts[0]):
+        return ""  # ISO 8601 has one reading.
+    known = date_formats(texts)
+    return known[0][1] if len(known) == 1 else ""
 
-    Dates stand several times, so the columns are no cells.
 
-    >>> names = {f"V{i:02}": [1.0, 2.0] for i in range(48)}
-    >>> list(_numbered(pl.DataFrame({"date": ["2024-01-31"] * 2, **names})).values())[:3]
-    ['00:00', '00:30', '01:00']
-    """
-    found = {c: match for c in table.columns if (match := re.fullmatch(r"(\D{0,12})(\d{1,3})", c))}
-    prefixes = Counter(match[1] for match in found.values())
-    prefix, n = prefixes.most_common(1)[0] if prefixes else ("", 0)
-    numbers = {c: int(match[2]) for c, match in found.items() if match[1] == prefix}
-    first = min(numbers.values(), default=0)
-    if n not in PARTS_OF_A_DAY or first > 1 or [*numbers.values()] != [*range(first, first + n)]:
-        return {}
-    if not any(kind_of(c) == "date" and c.is_duplicated().any() for c in table.iter_columns()):
-        return {}
-    minutes = {c: number * (24 * 60 // n) for c, number in numbers.items()}
-    return {c: f"{m // 60:02}:{m % 60:02}" for c, m in minutes.items()}
+def _set_times(table: Table, options: TableOptions) -> Table:
+    """Insert a column of times, which count the rows, or the rows of each cell."""
+    name, origin = table.time if table.times else options.time, table.origin
+    of_day = None
+    if name in table and are_of_day(table.series(name)):
+        of_day, table = table.series(name).astype(str), table.without([name])
+    if name in table:
+        raise InputError(
+            f"{origin.name}: has times in column {name!r}; ",
+            Words("leave out {start} and {step}, or name the columns with {values} and {time}"),
+        )
+    start = str(options.start)
+    length = step_length(str(options.step), "step")
+    first = pd.to_datetime(start, format="ISO8601", errors="coerce")
+    if not start[:4].isdigit() or pd.isna(first):  # In 01/02/2024, the month may be either.
+        raise InputError(f"start is {start!r}; write it like 2024-01-01T00:00")
+    rows = pl.int_range(pl.len())
+    row = table.columns.select(rows.over(options.cell) if options.cell in table else rows)
+    times = pd.DatetimeIndex(first + row.to_series().to_numpy() * length)
+    if of_day is not None:
+        shown = pd.DatetimeIndex(pd.to_datetime(of_day, format="mixed"))
+        if (wrong := np.flatnonzero(shown - shown.normalize() != times - times.normalize())).size:
+            raise InputError(
+                f"{origin.at(wrong[0])}: time {of_day.iloc[wrong[0]]}, expected the time of "
+                f"{times[wrong[0]]}; ",
+                Words("correct {start} or {step}, or add the rows that are missing"),
+            )
+    column = pl.Series(name, times.to_numpy(dtype="datetime64[ns]"))
+    if times.tz is not None:
+        column = column.dt.replace_time_zone("UTC")
+    columns = table.columns.select(column, pl.all())
+    return table.with_(columns=columns, times=(name,))
 
 
 def kind_of(column: pl.Series) -> str:
@@ -187,20 +140,21 @@ def _share(mask: pl.Series) -> float:
     return float(mask.to_numpy().mean())
 
 
-def find_times(table: pl.DataFrame, time: str, origin: Origin, *, header: bool) -> list[str]:
+def find_times(table: Table, options: TableOptions) -> list[str]:
     """Return the column of times, or those of their parts; empty if none is found.
 
     It is the named one, else one with a usual name, else the only one that holds times. The first
     column is taken if it has no name, as `DataFrame.to_csv` writes an index. Parts are a date and a
     time of day, which may be an hour and a minute, or the three numbers of the date.
     """
-    columns = table.columns
+    columns, time = table.names, options.time
     if "," in time and time not in columns:
-        return [_named(part.strip(), columns, origin) for part in time.split(",")]
+        return [_named(part.strip(), table) for part in time.split(",")]
     if time != TIME:
-        return [_named(time, columns, origin)]
+        return [_named(time, table)]
     unnamed_first = "" in columns[:1] and (kind_of(table[""]) or not named(columns, TIMES))
-    if unnamed_first or (not header and len(table) and looks_like_values([str(table[0, 0])])):
+    first = str(table.columns[0, 0]) if options.no_header and len(table) else ""
+    if unnamed_first or (first and looks_like_values([first])):
         return [columns[0]]
     kinds = {name: kind_of(table[name]) for name in columns}
     exact = [name for name, kind in kinds.items() if kind == "time"]
@@ -224,22 +178,17 @@ def find_times(table: pl.DataFrame, time: str, origin: Origin, *, header: bool) 
         clocks = named(unclear, HOURS)
         if len(unclear) == 2 and len(clocks) == 1:
             unclear = [*unclear, ",".join(sorted(unclear, key=lambda c: c in clocks))]
-        raise which_of(f"{origin.name}: %s may hold the times; ", "time", unclear)
+        raise which_of(f"{table.origin.name}: %s may hold the times; ", "time", unclear)
     if found and found != [TIME]:
         *others, last = map(repr, found)
-        log.info(
-            "%s: using column%s %s for the times; %s",
-            origin.name,
-            "s" * (len(found) > 1),
-            f"{', '.join(others)} and {last}" if others else last,
-            Words("pass {time} for another"),
-        )
+        shown = f"columns {', '.join(others)} and {last}" if others else f"column {last}"
+        other = Words("pass {time} for another")
+        log.info(table.origin, f"using {shown} for the times; ", other)
         if ends := [c for c in found if _ends_steps(table[c])]:
             log.info(
-                "%s: %s names the ends of steps, which are kept: the value of 08:00 is of what "
-                "came before",
-                origin.name,
-                ends[-1],
+                table.origin,
+                f"{ends[-1]} names the ends of steps, which are kept: the value of 08:00 is of "
+                "what came before",
             )
     return found or ([TIME] if TIME in columns else [])
 
@@ -257,15 +206,15 @@ def _ends_steps(column: pl.Series) -> bool:
     return _are_within(column, 1, 24) and bool(column.head(SEEN).cast(pl.String).eq("24").any())
 
 
-def _minutes(table: pl.DataFrame) -> list[str]:
+def _minutes(table: Table) -> list[str]:
     """Return the column of minutes of an hour, if there is one."""
-    found = [c for c in named(table.columns, MINUTES) if _are_within(table[c], 0, 59)]
+    found = [c for c in named(table.names, MINUTES) if _are_within(table[c], 0, 59)]
     return found if len(found) == 1 else []
 
 
-def _date_parts(table: pl.DataFrame) -> list[str]:
+def _date_parts(table: Table) -> list[str]:
     """Return the columns of years, months, which may be named, and days; empty without them."""
-    years, months, days = (named(table.columns, names) for names in DATE_PARTS)
+    years, months, days = (named(table.names, names) for names in DATE_PARTS)
     years = [c for c in years if _are_within(table[c], 1985, 2030)]
     months = [c for c in months if _are_within(table[c], 1, 12) or _share_of(table[c], MONTH)]
     days = [c for c in days if _are_within(table[c], 1, 31)]
@@ -286,7 +235,7 @@ def _share_of(column: pl.Series, pattern: str) -> bool:
     return len(texts) > 0 and _share(texts.str.contains(pattern)) > MOST
 
 
-def _finer(table: pl.DataFrame, exact: list[str], usual: list[str]) -> list[str]:
+def _finer(table: Table, exact: list[str], usual: list[str]) -> list[str]:
     """Return the columns of exact times unless one of a usual name has dates that they refine."""
     if len(usual) != 1:
         return exact
@@ -297,14 +246,14 @@ def _finer(table: pl.DataFrame, exact: list[str], usual: list[str]) -> list[str]
     return [name for name, own in zip(exact, times, strict=True) if bool((own == days).all())]
 
 
-def _named(name: str, columns: Sequence[str], origin: Origin) -> str:
-    if name in columns:
+def _named(name: str, table: Table) -> str:
+    if name in table:
         return name
     words = Words("name the column of times with {time}")
-    raise InputError(no_column(name, columns, origin), words)
+    raise InputError(no_column(name, table.names, table.origin), words)
 
 
-def _earlier(table: pl.DataFrame, names: Sequence[str]) -> list[str]:
+def _earlier(table: Table, names: Sequence[str]) -> list[str]:
     """Return the first of two columns whose times begin and end spans, or one of one; else none."""
     if len(names) != 2:
         return list(names) if len(names) == 1 else []
@@ -316,61 +265,57 @@ def _earlier(table: pl.DataFrame, names: Sequence[str]) -> list[str]:
     return [name for name, word in zip(names, words, strict=True) if word][:1]
 
 
-def drop_rows(
-    table: pl.DataFrame, times: Sequence[str], origin: Origin
-) -> tuple[pl.DataFrame, Origin]:
-    """Leave out rows that are no records, and log what they are and how many.
+def join_times(table: Table) -> Table:
+    """Return the table with one column of times, made of their parts.
 
-    Such a row has no time, and is empty, repeats the names of the columns, has a word such as
-    Total, or is a note: text in one column. In a table without times it begins with such a word.
+    The parts are a date and a time of day; year, month and day; or one of these with hour and
+    minute.
     """
-    odd = pl.Series(np.zeros(len(table), dtype=bool))
-    if not times and table.width and table.dtypes[0] == pl.String:
-        odd = table.to_series(0).str.contains(TOTAL).fill_null(value=False)
-    for column in (table[name] for name in times):
-        odd |= column.is_null()
-        if column.dtype == pl.String:
-            distinct = column.unique().drop_nulls()
-            like = distinct.str.contains(rf"{TIME_LIKE}|{CLOCK_LIKE}|{MONTH}")
-            wrong = distinct.filter(~like & ~distinct.str.contains(r"^\s*\d+([.,]\d+)?\s*$"))
-            if len(wrong):
-                odd |= column.is_in(wrong.implode())
-    if not odd.any():
-        return table, origin
-    reasons: dict[str, list[int]] = {}
-    for row in np.flatnonzero(odd.to_numpy()).tolist():
-        if reason := _no_record(table.columns, table.row(row), times):
-            reasons.setdefault(reason, []).append(row)
-    if not reasons:
-        return table, origin
-    for reason, rows in reasons.items():
-        first = table.row(rows[0])
-        shown = " ".join(" ".join(str(f) for f in first if f is not None).split())
-        level = logging.INFO if reason == "empty" else logging.WARNING
-        log.log(
-            level,
-            "%s: left out %s: %s, the first in %s %d%s",
-            origin.name,
-            counted(len(rows), "row"),
-            reason,
-            origin.unit,
-            origin.number(rows[0]),
-            f" ({shown:.50})" if shown else "",
-        )
-    kept = np.setdiff1d(np.arange(len(table)), np.concatenate([*reasons.values()]))
-    return table[kept], origin.of_rows(kept)
+    times = table.times
+    if len(times) < 2:
+        return table
+    parts = [table[name] for name in times]
+    if len(times) > 3 or (len(times) == 3 and kind_of(parts[0]) != "date"):
+        day, clock = _joined_date(parts[:3]), parts[3:]
+    else:
+        day, clock = _date(parts[0]), parts[1:]
+    joined = day + " " + _clock(clock) if clock else day
+    name = TIME if TIME not in table or TIME in times else times[0]
+    columns = table.columns.drop(times).insert_column(0, joined.alias(name))
+    return table.with_(columns=columns, times=(name,))
 
 
-def _no_record(names: Sequence[str], row: Sequence[object], times: Sequence[str]) -> str:
-    """Return why a row without a time is no record; empty if it may be one."""
-    filled = {name: str(value) for name, value in zip(names, row, strict=True) if value is not None}
-    if not filled:
-        return "empty"
-    if all(name.endswith(value.strip()) for name, value in filled.items()):
-        return "the columns' names again"
-    words = [v for v in filled.values() if re.search(r"[^\W\d_]{3}", v)]
-    if any(re.match(TOTAL, value) for value in filled.values()):
-        return "totals"
-    if words and len(filled) == 1 and {*filled} <= {*times[:1], names[0]}:
-        return "notes"
-    return ""
+def _date(date: pl.Series) -> pl.Series:
+    """Return dates as text, without a time of day."""
+    day = date.dt.strftime("%Y-%m-%d") if date.dtype.is_temporal() else date.cast(pl.String)
+    day = day.str.strip_chars().str.replace(MIDNIGHT, "")
+    for digits in (r"^(\d{4})(\d\d)(\d\d)$", SIX_DIGITS):
+        if day.str.contains(digits).all():
+            day = day.str.replace(digits, "$1-$2-$3")
+    return day
+
+
+def _whole(numbers: pl.Series) -> pl.Series:
+    """Return whole numbers as text of two digits or more; other texts stay."""
+    texts = numbers.cast(pl.String).str.strip_chars().str.replace(r"\.0+$", "")
+    return texts.str.replace(r"^(\d)$", "0$1")
+
+
+def _joined_date(parts: Sequence[pl.Series]) -> pl.Series:
+    """Return dates as text, of years, months, which may be named, and days."""
+    year, month, day = map(_whole, parts)
+    if month.str.contains(r"^\d*$").all():
+        return year + "-" + month + "-" + day
+    return day + " " + month + " " + year
+
+
+def _clock(parts: Sequence[pl.Series]) -> pl.Series:
+    """Return times of day as text, of a column or of hours and minutes."""
+    if len(parts) == 2:
+        return _whole(parts[0]) + ":" + _whole(parts[1])
+    if parts[0].dtype.is_temporal():
+        return parts[0].dt.strftime("%H:%M:%S")
+    hour = parts[0].cast(pl.String).str.strip_chars()
+    hour = hour.str.replace(r"\s*(-|–|~|to|bis|a)\s*\d.*$", "")
+    hour = hour.str.replace(r"^(\d{1,2})(\.0)?$", "$1:00")
+    return hour.str.replace(r"^(\d:)", "0$1")

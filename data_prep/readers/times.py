@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 from zoneinfo import ZoneInfo, available_timezones
 
 import numpy as np
@@ -17,11 +16,8 @@ from pandas.api import types
 from data_prep.base.errors import InputError, Words, close_to, in_minutes
 from data_prep.base.limits import check_size
 from data_prep.readers.columns import frequency, refuse_empty
+from data_prep.readers.origin import Origin, StepLog
 from data_prep.readers.written_times import SIX_DIGITS, SPAN, TIME_LIKE, date_formats, plain_times
-
-if TYPE_CHECKING:
-    from data_prep.readers.columns import Origin
-
 
 # The years 1985 to 2030 in seconds; outside them digits may be a date such as 2031010100.
 EPOCH_SECONDS = (5e8, 1.9e9)
@@ -48,7 +44,7 @@ COMPACT = r"^(\d{4})(\d\d)(\d\d)[T. ]?(\d\d)(\d\d)(\d\d)?(Z|[+-]\d\d:?\d\d)$"
 OFFSET = r"[T ]\d{2}.*(?:Z|[+-]\d{2}(?::?\d{2})?)\s*$"
 """Pattern of a text with the time of day and an offset from UTC."""
 
-log = logging.getLogger(__name__)
+log = StepLog("times")
 
 
 def read_times(
@@ -99,10 +95,9 @@ def _say_changes(column: pd.Series, origin: Origin) -> None:
     offsets = column.astype(str).str.extract(r"([+-]\d{2}:?\d{2})\s*$")[0].dropna().unique()
     if len(offsets) > 1:
         log.warning(
-            "%s: times have the offsets %s, as where a clock changes; they become UTC, and so do "
-            "the hours and days that a model knows; %s",
-            origin.name,
-            ", ".join(sorted(offsets)),
+            origin,
+            f"times have the offsets {', '.join(sorted(offsets))}, as where a clock "
+            "changes; they become UTC, and so do the hours and days that a model knows; ",
             Words("name the place's zone with {time_zone:Europe/Berlin}"),
         )
 
@@ -161,7 +156,7 @@ def _from_digits(texts: pd.Series, origin: Origin) -> pd.DatetimeIndex:
         form = DIGITS[lengths[0]]
         times = pd.to_datetime(texts, format=form, errors="coerce")
         if times.notna().all() and times.dt.year.between(*YEARS).all():
-            log.info("%s: times are read as %s, such as %s", origin.name, form, texts.iloc[0])
+            log.info(origin, f"times are read as {form}, such as {texts.iloc[0]}")
             return pd.DatetimeIndex(times)
     if texts.str.fullmatch(r"\d{6}").all():
         dates = texts.str.replace(SIX_DIGITS, r"\1-\2-\3", regex=True)
@@ -235,13 +230,7 @@ def _in_only_order(texts: pd.Series, wrong: np.ndarray, origin: Origin) -> pd.Da
         even, why = [key for key in readings if key[0] == "day/month/year"], "; points say so"
     if len(readings) == 1 or len(even) == 1:
         order, form = even[0] if len(even) == 1 else next(iter(readings))
-        log.info(
-            "%s: times are read as %s (%s)%s",
-            origin.name,
-            order,
-            form,
-            why if len(readings) > 1 else "",
-        )
+        log.info(origin, f"times are read as {order} ({form}){(why if len(readings) > 1 else '')}")
         return readings[order, form]
     if not readings and not known and (plain != texts).any():
         with suppress(InputError):

@@ -31,8 +31,8 @@ from data_prep.base.files import atomic_path, checksum
 from data_prep.base.limits import check_expansion, check_size
 from data_prep.cube import check_cube, make_cube, observed, step_of, write_cube
 from data_prep.netcdf import hdf5_target
-from data_prep.readers.columns import Origin
 from data_prep.readers.hdf5 import NUMBER, open_hdf5, read_array
+from data_prep.readers.origin import Origin
 from data_prep.readers.resampling import check_steps
 from data_prep.readers.times import check_time_zone, regular_steps
 

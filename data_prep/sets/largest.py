@@ -34,7 +34,7 @@ from data_prep.base.errors import InputError, Words, no_file
 from data_prep.base.limits import check_expansion
 from data_prep.cube import write_read
 from data_prep.readers.columns import require_columns
-from data_prep.readers.files import read_table
+from data_prep.readers.decode import read_table
 from data_prep.readers.npz import Header, open_npy
 from data_prep.readers.resampling import step_of_multiple
 from data_prep.sets.dcrnn import read_frame

@@ -20,7 +20,7 @@ from data_prep.base.errors import InputError
 from data_prep.cube import CubeReader
 from data_prep.download import File
 from data_prep.readers.columns import numbers
-from data_prep.readers.files import read_table
+from data_prep.readers.decode import read_table
 from data_prep.readers.resampling import step_of_multiple
 from data_prep.sets.roads import common
 from data_prep.sets.roads.sensors import read_locations, refuse_pickle

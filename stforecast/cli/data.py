@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from data_prep import DATA_SETS
+from data_prep import DATA_SETS, options_of
 from data_prep.base.errors import InputError, counted, in_minutes
 from data_prep.base.progress import doing
 from data_prep.base.registry import help_text, title
@@ -71,8 +72,7 @@ def download_command(
 def _prepare(name: str, data_set: ModuleType) -> click.Command:
     """Return the command that prepares one data set.
 
-    Its options come from the data set's `prepare` function, or from `read`, the same without a
-    file to write, if it has one.
+    With a function `read`, the same as `prepare` without a file to write, it can be tried.
     """
     read = getattr(data_set, "read", None)
 
@@ -90,7 +90,7 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
     ) -> None:
         doing(f"reading {raw}")
         if dry_run and read:
-            _preview(read(raw, **given), raw, as_json=as_json)
+            _preview(lambda: read(raw, **given), raw, as_json=as_json)
             return
         if out is None:
             raise click.UsageError("Missing option '--out'.")
@@ -119,7 +119,7 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
     if read:
         text = "Print what was understood and the first rows, and write nothing."
         params.append(click.Option(["--dry-run"], is_flag=True, help=text))
-    params += options.from_function(read or data_set.prepare, leave_out=("progress", "spread"))
+    params += options.from_function(options_of(data_set), leave_out=("progress", "spread"))
     about = data_set.__doc__
     return click.Command(
         name,
@@ -131,13 +131,20 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
     )
 
 
-def _preview(ds: xr.Dataset, raw: Path, *, as_json: bool) -> None:
-    """Print a cube that is not written."""
-    from data_prep.described import cube_text, preview
+def _preview(read: Callable[[], xr.Dataset], raw: Path, *, as_json: bool) -> None:
+    """Print how records are read, and the cube, which is not written."""
+    from data_prep.described import cube_text, notes_of, preview, steps_text
     from data_prep.description import describe_cube
+    from data_prep.readers.origin import noting
 
+    with noting() as notes:
+        try:
+            ds = read()
+        finally:
+            if notes and not as_json:
+                click.echo(f"{raw}: how it is read\n{steps_text(notes)}\n")
     if as_json:
-        say_json({"path": str(raw), "kind": "table", **describe_cube(ds)})
+        say_json({"path": str(raw), "kind": "table", **describe_cube(ds), **notes_of(notes)})
         return
     click.echo(f"{raw}: as it is understood\n{cube_text(describe_cube(ds))}\n\n{preview(ds)}")
     click.echo("\nnothing was written; leave out --dry-run to write the cube")

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from stforecast.forecasting.results import ForecastRun
 
 
-@command(*LIMITS, MORE, STYLE, JSON, sections=section("Table", "data_prep.sets.table:read"))
+@command(
+    *LIMITS, MORE, STYLE, JSON, sections=section("Table", "data_prep.readers.options:TableOptions")
+)
 def forecast_command(
     ctx: click.Context,
     data: Path,
@@ -76,7 +78,7 @@ def forecast_command(
             below it.
         xlsx: whether to write the tables as .xlsx.
     """
-    from data_prep.readers.exports import is_pattern
+    from data_prep.readers.open import is_pattern
 
     if not data.exists() and not is_pattern(data):
         raise no_file(data, "table or cube", "give a .csv, .xlsx, .parquet or .nc file")

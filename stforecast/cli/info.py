@@ -71,10 +71,10 @@ def describe(path: Path) -> Description:
             f"{path}: a folder without runs, models or raw records; give a file in it, or another "
             "folder"
         )
-    from data_prep.readers.columns import SUFFIXES
+    from data_prep.readers.formats import suffixes
 
     raise InputError(
-        f"{path}: unknown kind of file; give a cube (.nc), a table ({', '.join(SUFFIXES)}), a "
+        f"{path}: unknown kind of file; give a cube (.nc), a table ({', '.join(suffixes())}), a "
         "folder of raw days or a run"
     )
 

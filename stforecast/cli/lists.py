@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from data_prep.base.errors import some
 from data_prep.base.registry import title
 
 Names = Mapping[str, Any]
@@ -75,6 +76,14 @@ def data_list() -> Listing:
     return Listing([NameTable(["data set", "what it is", "download"], rows)])
 
 
+def formats_list() -> Listing:
+    """List all formats of tables."""
+    from data_prep.readers.formats import FORMATS
+
+    rows = [[n, title(f.__doc__), some(f.suffixes, 3)] for n, f in FORMATS.items()]
+    return Listing([NameTable(["format", "what it is", "files"], rows)])
+
+
 def models_list() -> Listing:
     """List all models of federated methods."""
     from stforecast.models import MODELS
@@ -120,6 +129,7 @@ def benchmarks_list() -> Listing:
 LISTS: dict[str, Callable[[], Listing]] = {
     "methods": methods_list,
     "data": data_list,
+    "formats": formats_list,
     "models": models_list,
     "metrics": metrics_list,
     "splits": splits_list,

@@ -66,7 +66,7 @@ def from_dataclass(options: type, defaults: Mapping[str, Any] | None = None) -> 
     values |= defaults or {}
     texts: dict[str, str] = {}
     for cls in reversed(options.__mro__):
-        texts |= entries(cls.__doc__, "Attributes")
+        texts |= entries(cls.__doc__, "Args") | entries(cls.__doc__, "Attributes")
     return [
         _option(name, hint, values[name], texts.get(name, ""), str(range_of(hint)))
         for name, hint in type_hints(options).items()

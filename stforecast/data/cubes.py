@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import dataclasses
 import os
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,9 @@ import xarray as xr
 
 from data_prep import cube as cube_files
 from data_prep.base.errors import InputError, Words, choose
-from data_prep.readers.columns import is_table_in_folder, names_table
-from data_prep.readers.frames import TableOptions, counts_rows, from_frame
 from data_prep.readers.hdf5 import holds_frame
-from data_prep.readers.resampling import Resampling
+from data_prep.readers.options import TableOptions
+from data_prep.readers.steps import counts_rows, from_frame
 
 Data = xr.Dataset | pd.DataFrame | str | os.PathLike[str]
 """A cube, a table (long, or time × cell), or the path of a cube or of a table."""
@@ -58,18 +57,19 @@ def open_cube(data: Data, *, name: str = "value", **options: Any) -> xr.Dataset:
     if isinstance(data, pd.DataFrame) and not counts_rows(data):
         known = ["units", "time_zone", "clock", "zero_is_missing", "allow_gaps", "duplicates"]
         _check_options(options, [*known, "title", "resample", "agg"])
-        resampling = Resampling.of(options.pop("resample", None), options.pop("agg", None))
-        if resampling and resampling.of_events:
+        title = options.pop("title", "A table")
+        given = TableOptions(**options)
+        if given.of_events:
             raise InputError(
-                f"agg {resampling.agg} takes a table in which each row is an event, but times are "
+                f"agg {given.agg} takes a table in which each row is an event, but times are "
                 "the index; give df.reset_index()"
             )
-        return from_frame(data, name=name, options=TableOptions(**options, resampling=resampling))
+        return from_frame(data, name=name, options=given, title=title)
     if is_table(data):
         # Polars takes a while to import.
         from data_prep.sets.table import read
 
-        _check_options(options, list(inspect.signature(read).parameters)[1:])
+        _check_options(options, [field.name for field in dataclasses.fields(TableOptions)])
         table = data if isinstance(data, pd.DataFrame) else Path(str(data))
         return read(table, name=name, **options)
     if options:
@@ -91,8 +91,13 @@ def is_table(data: object) -> bool:
     if not isinstance(data, str | os.PathLike):
         return isinstance(data, pd.DataFrame)
     path = os.fspath(data)
+    if path.endswith(".nc"):
+        return False
+    from data_prep.readers.formats import names_table, suffixes  # slow to import
+
     if Path(path).is_dir():
-        return any(is_table_in_folder(file.name) for file in Path(path).iterdir())
+        ends = suffixes(in_folder=True)
+        return any(file.name.lower().endswith(ends) for file in Path(path).iterdir())
     return names_table(path) and (not h5py.is_hdf5(path) or holds_frame(Path(path)))
 
 

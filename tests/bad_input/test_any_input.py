@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from data_prep.base.errors import InputError
 from data_prep.base.files import checksum
 from data_prep.cube import make_cube, open_cube, write_cube
-from data_prep.readers.frames import keep_cells
+from data_prep.readers.cells import keep_cells
 from data_prep.readers.npz import read_npz
 from data_prep.sets.fedda_h5 import prepare as prepare_fedda
 from data_prep.sets.fedda_h5 import write as write_fedda

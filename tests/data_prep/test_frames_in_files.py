@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from data_prep.base.errors import InputError
-from data_prep.readers.packed import arrow_size
+from data_prep.readers.formats.columnar import arrow_size
 from data_prep.sets.table import read
 from stforecast.cli.info import describe
 from stforecast.data.cubes import is_table, open_cube

@@ -18,8 +18,11 @@ from data_prep.base.limits import (
     check_size,
     read_expanded,
 )
-from data_prep.readers import exports, files
-from data_prep.readers.files import read_table
+from data_prep.readers import open as opening
+from data_prep.readers.decode import read_table
+from data_prep.readers.formats import Part
+from data_prep.readers.formats import json as json_format
+from data_prep.readers.options import TableOptions
 
 GB = 2**30
 V2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -166,7 +169,7 @@ def test_a_line_of_a_table_longer_than_any_row_is_refused(tmp_path):
 
 
 def test_the_number_of_files_of_an_export_is_limited(tmp_path, monkeypatch):
-    monkeypatch.setattr(exports, "MOST_FILES", 2)
+    monkeypatch.setattr(opening, "MOST_FILES", 2)
     (tmp_path / "all").mkdir()
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as packed:
         for name in "abc":
@@ -174,7 +177,7 @@ def test_the_number_of_files_of_an_export_is_limited(tmp_path, monkeypatch):
             packed.write(tmp_path / "all" / f"{name}.csv", f"{name}.csv")
     for path in (tmp_path / "all", tmp_path / "all.zip"):
         with pytest.raises(InputError, match="holds 3 tables, expected at most 2"):
-            exports.parts_of(path, None)
+            opening.apply(path, TableOptions())
 
 
 def test_the_files_of_a_zip_are_bounded_together(tmp_path, monkeypatch):
@@ -183,7 +186,11 @@ def test_the_files_of_a_zip_are_bounded_together(tmp_path, monkeypatch):
         for name in "abcd":
             packed.writestr(f"{name}.csv", b"0" * (2**19 + 2**18))
     with pytest.raises(InputError, match="unpacked, it would take"):
-        exports.parts_of(tmp_path / "all.zip", None)
+        opening.apply(tmp_path / "all.zip", TableOptions())
+
+
+def read_json(path):
+    return json_format.Json.read(Part(path.name, path), TableOptions(), ()).columns
 
 
 @pytest.mark.parametrize("indent", [None, 1])
@@ -195,20 +202,20 @@ def test_a_list_of_objects_is_read_in_parts_as_in_one(tmp_path, monkeypatch, ind
         row["place"] = None
     path = tmp_path / "list.json"
     path.write_text(json.dumps(rows, indent=indent, ensure_ascii=False), encoding="utf-8")
-    whole, _ = files._read_json(path)
-    monkeypatch.setattr(files, "PIECE", 100)
-    assert len([*files._parts_of_list(path)]) > 9
-    parts, _ = files._read_json(path)
+    whole = read_json(path)
+    monkeypatch.setattr(json_format, "PIECE", 100)
+    assert len([*json_format._parts_of_list(path)]) > 9
+    parts = read_json(path)
     assert parts.select(whole.columns).equals(whole)
     assert set(parts.columns) == set(whole.columns)
 
 
 def test_a_list_of_lists_and_one_that_ends_early_are_refused_in_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "PIECE", 20)
+    monkeypatch.setattr(json_format, "PIECE", 20)
     path = tmp_path / "list.json"
     path.write_text(json.dumps([{"n": 1, "deep": [{"a": 1}, {"a": 2}]}] * 9))
     with pytest.raises(InputError, match="deep"):
-        files._read_json(path)
+        read_json(path)
     path.write_text(json.dumps([{"n": 1}] * 9)[:-9])
     with pytest.raises(InputError, match=r"list\.json"):
-        files.read_table(path)
+        read_table(path)

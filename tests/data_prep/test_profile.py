@@ -10,7 +10,7 @@ import pytest
 from data_prep.cube import open_cube
 from data_prep.described import profile_facts
 from data_prep.description import profile
-from data_prep.readers.frames import from_frame
+from data_prep.readers.steps import from_frame
 from stforecast.cli.info import describe
 from stforecast.cli.main import cli
 

@@ -8,8 +8,8 @@ import pytest
 openpyxl = pytest.importorskip("openpyxl", reason="the extra excel is not installed")
 
 from data_prep.base.errors import InputError  # noqa: E402  after the check for openpyxl
-from data_prep.readers.files import read_table  # noqa: E402
-from data_prep.readers.sheets import open_book  # noqa: E402
+from data_prep.readers.decode import read_table  # noqa: E402
+from data_prep.readers.formats.excel import open_book  # noqa: E402
 
 DAY = datetime.datetime(2024, 3, 1, 13, 5, 7)
 SHEET = "xl/worksheets/sheet1.xml"

@@ -14,12 +14,14 @@ import xarray as xr
 
 from data_prep.base.errors import InputError
 from data_prep.cube import make_cube, open_cube
-from data_prep.readers.columns import Origin, numbers
-from data_prep.readers.files import read_table
-from data_prep.readers.frames import TableOptions, from_frame, from_long
+from data_prep.readers.columns import numbers
+from data_prep.readers.decode import read_table
+from data_prep.readers.numbers import may_be_grouped
+from data_prep.readers.options import TableOptions
+from data_prep.readers.origin import Origin
 from data_prep.readers.resampling import even_step
+from data_prep.readers.steps import from_frame
 from data_prep.readers.times import regular_steps
-from data_prep.readers.written_numbers import may_be_grouped
 from data_prep.sets.table import prepare, read
 
 NAN = np.nan
@@ -151,7 +153,7 @@ def test_long_agrees_with_pandas_pivot_in_any_order():
     )
     df = pd.DataFrame({"up": rng.normal(size=150), "down": rng.normal(size=150)}, index=index)
     df = df.reset_index().sample(frac=1, random_state=1, ignore_index=True)
-    ds = from_long(df)
+    ds = read(df)
     for name in ("up", "down"):
         pivot = df.pivot(index="time", columns="cell", values=name)
         pd.testing.assert_frame_equal(
@@ -199,14 +201,14 @@ def test_time_zone_of_the_option_wins_and_an_offset_has_no_name():
     ],
 )
 def test_absolute_times_become_utc(texts):
-    ds = from_long(pd.DataFrame({"time": texts, "cell": 1, "value": [1.0, 2.0]}))
+    ds = read(pd.DataFrame({"time": texts, "cell": 1, "value": [1.0, 2.0]}))
     assert list(ds.indexes["time"]) == list(
         pd.to_datetime(["2024-10-27 00:30", "2024-10-27 01:30"])
     )
 
 
 def test_times_without_a_zone_and_dates():
-    ds = from_long(pd.DataFrame({"time": ["2024-10-27", "20241028"], "cell": 1, "value": [1, 2]}))
+    ds = read(pd.DataFrame({"time": ["2024-10-27", "20241028"], "cell": 1, "value": [1, 2]}))
     assert list(ds.indexes["time"]) == list(pd.to_datetime(["2024-10-27", "2024-10-28"]))
 
 
@@ -229,13 +231,13 @@ def test_times_without_a_zone_and_dates():
 )
 def test_unclear_times_are_refused(times, message):
     with pytest.raises(InputError, match=message):
-        from_long(pd.DataFrame({"time": times, "cell": 1, "value": [1, 2]}))
+        read(pd.DataFrame({"time": times, "cell": 1, "value": [1, 2]}))
 
 
 def test_absolute_times_have_no_local_clock():
     df = pd.DataFrame({"time": ["2024-01-01T00:00Z"], "cell": 1, "value": 1.0})
     with pytest.raises(InputError, match="clock is set to local"):
-        from_long(df, options=TableOptions(clock="local"))
+        read(df, clock="local")
 
 
 @pytest.mark.parametrize(
@@ -400,7 +402,8 @@ def test_duplicates_are_merged_over_what_was_recorded(duplicates, zero_is_missin
     values = [0.0, 2.0, 3.0, NAN, NAN, NAN]
     wide = from_frame(pd.DataFrame({1: values}, index=index), options=options)
     np.testing.assert_allclose(wide["value"], [[value], [NAN]])
-    long = from_long(pd.DataFrame({"time": index, "cell": 1, "v": values}), options=options)
+    df = pd.DataFrame({"time": index, "cell": 1, "v": values})
+    long = read(df, duplicates=duplicates, zero_is_missing=zero_is_missing)
     np.testing.assert_allclose(long["v"], [[value], [NAN]])
 
 

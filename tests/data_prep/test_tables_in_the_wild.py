@@ -12,7 +12,8 @@ import pytest
 from data_prep.base.errors import InputError
 from data_prep.base.limits import ALLOWANCE
 from data_prep.cube import observed
-from data_prep.readers.frames import TableOptions, from_frame, from_long
+from data_prep.readers.options import TableOptions
+from data_prep.readers.steps import from_frame
 from data_prep.sets.table import prepare, read
 
 HOURS = pd.date_range("2017-10-23 03:00", periods=48, freq="h")
@@ -126,9 +127,9 @@ def test_commas_that_may_separate_thousands_need_the_option(table):
     assert "column 'a' holds '1,5', which has a decimal comma" in refusal(path)
     df = pd.DataFrame({"time": HOURS[:2], "cell": 1, "a": ["0,5", "1,5"]})
     with pytest.raises(InputError, match=r"holds '0,5'.*astype") as e:
-        from_long(df)
+        read(df, decimal="point")
     exec(re.findall("`(.*)`", str(e.value))[0], {"df": df})
-    assert from_long(df)["a"].values.tolist() == [[0.5], [1.5]]
+    assert read(df)["a"].values.tolist() == [[0.5], [1.5]]
 
 
 def test_a_table_has_one_decimal_mark_and_no_thousands_after_a_zero(table, caplog):

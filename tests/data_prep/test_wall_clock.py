@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 
 from data_prep.base.errors import InputError
-from data_prep.readers.frames import TableOptions, from_frame, from_long
-from data_prep.readers.resampling import Resampling
+from data_prep.readers.options import TableOptions
+from data_prep.readers.steps import from_frame
+from data_prep.sets.table import read
 
 ROME = {"time_zone": "Europe/Rome", "clock": "local"}
 SPRING = pd.date_range("2024-03-29", "2024-04-02", freq="h", tz="Europe/Rome", inclusive="left")
@@ -45,7 +46,7 @@ def test_hours_of_each_cell_of_a_long_table_are_told_apart(by):
     if by == "time":
         rows = np.arange(len(long)).reshape(2, -1).T.ravel()
         long = long.iloc[rows].reset_index(drop=True)
-    ds = from_long(long, options=TableOptions(**ROME, duplicates="sum"))
+    ds = read(long, **ROME, duplicates="sum")
     np.testing.assert_array_equal(ds["time"], utc(AUTUMN[::4]))
     np.testing.assert_array_equal(ds["value"], df)
 
@@ -103,8 +104,7 @@ def test_steps_that_are_even_on_the_wall_clock_only_stay_there(step):
 @pytest.mark.parametrize("times", [SPRING, AUTUMN], ids=["spring", "autumn"])
 def test_days_are_those_of_the_zone(times, clock):
     df = pd.DataFrame({"a": 1.0}, index=times.tz_localize(None) if clock == "local" else utc(times))
-    whole = Resampling.of("1D", "sum")
-    options = {"time_zone": "Europe/Rome", "clock": clock, "resampling": whole}
+    options = {"time_zone": "Europe/Rome", "clock": clock, "resample": "1D", "agg": "sum"}
     ds = from_frame(df, options=TableOptions(**options))
     days = times.tz_localize(None).normalize()
     counts = pd.Series(1.0, days).groupby(level=0).sum()
@@ -119,12 +119,12 @@ def test_days_are_those_of_the_zone(times, clock):
 def test_shorter_steps_begin_with_the_hours_of_the_zone(caplog):
     caplog.set_level(logging.WARNING)
     times = pd.date_range("2024-03-29", "2024-03-30", freq="10min", inclusive="left")
-    options = TableOptions(time_zone="Asia/Kolkata", resampling=Resampling.of("1h", "sum"))
+    options = TableOptions(time_zone="Asia/Kolkata", resample="1h", agg="sum")
     ds = from_frame(pd.DataFrame({"a": 1.0}, index=times), options=options)
     assert ds["time"].dt.minute.values.tolist() == [30] * 25
     assert np.isnan(ds["value"][[0, -1], 0]).all()
     assert (ds["value"][1:-1, 0] == 6).all()
-    six = TableOptions(**ROME, resampling=Resampling.of("6h", "sum"))
+    six = TableOptions(**ROME, resample="6h", agg="sum")
     ds = from_frame(wide(SPRING), options=six)
     assert ds["time"].dt.hour.values[:2].tolist() == [23, 5]
     assert "steps of 360 minutes begin at other hours of Europe/Rome where day" in caplog.text

@@ -15,9 +15,10 @@ import xarray as xr
 from data_prep.base.errors import InputError, Words, check_regular, in_minutes, no_file
 from data_prep.base.files import checksum
 from data_prep.cube import make_cube
-from data_prep.readers.columns import Origin, numbers
-from data_prep.readers.delimited import Dialect
-from data_prep.readers.files import read_table
+from data_prep.readers.columns import numbers
+from data_prep.readers.decode import read_table
+from data_prep.readers.options import TableOptions
+from data_prep.readers.origin import Origin
 from data_prep.readers.resampling import check_steps
 from data_prep.readers.times import regular_steps
 
@@ -102,7 +103,7 @@ def road_cube(
 
 def read_matrix_csv(path: Path, n_cells: int) -> np.ndarray:
     """Read proximities `(cell, cell)`, in the records' order, from a CSV file without header."""
-    df, origin = read_table(path, dialect=Dialect(header=False))
+    df, origin = read_table(path, options=TableOptions(no_header=True))
     if df.shape != (n_cells, n_cells):
         raise InputError(
             f"{path.name}: {df.shape[0]} × {df.shape[1]} values, expected {n_cells} × {n_cells} "

@@ -10,10 +10,12 @@ import numpy as np
 import pandas as pd
 
 from data_prep.base.errors import InputError, reading, some
-from data_prep.readers.columns import Origin, numbers, require_columns
-from data_prep.readers.delimited import Dialect
-from data_prep.readers.files import read_table
+from data_prep.readers.columns import numbers, require_columns
+from data_prep.readers.decode import read_table
+from data_prep.readers.formats import numbered
 from data_prep.readers.npz import Header, read_npz
+from data_prep.readers.options import TableOptions
+from data_prep.readers.origin import Origin
 from data_prep.sets.roads.common import check_weights
 
 log = logging.getLogger(__name__)
@@ -163,10 +165,12 @@ def _read_named(path: Path, names: Sequence[str], n_ids: int) -> tuple[pd.DataFr
         ):
             first = file.readline(100).partition(",")[0].strip()
     if first.isascii() and first.isdigit():
-        numbered = Dialect.numbered(len(names))
-        df, origin = read_table(path, text_columns=numbered[:n_ids], dialect=Dialect(header=False))
-        require_columns(df, numbered, origin)
-        return df[numbered].set_axis(list(names), axis="columns"), origin
+        columns = numbered(len(names))
+        df, origin = read_table(
+            path, text_columns=columns[:n_ids], options=TableOptions(no_header=True)
+        )
+        require_columns(df, columns, origin)
+        return df[columns].set_axis(list(names), axis="columns"), origin
     df, origin = read_table(path, text_columns=names[:n_ids])
     if "cost" not in df.columns:
         df = df.rename(columns={"distance": "cost"})

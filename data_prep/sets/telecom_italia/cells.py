@@ -25,8 +25,8 @@ import numpy as np
 from data_prep.base.errors import InputError, no_file, reading
 from data_prep.base.files import checksum
 from data_prep.base.limits import read_bounded
+from data_prep.readers.cells import keep_cells
 from data_prep.readers.features import centroid
-from data_prep.readers.frames import keep_cells
 
 FEATURE_KEYS = ("features", "trentinogrid")
 REMEDY = "use the official grid file"

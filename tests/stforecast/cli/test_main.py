@@ -768,3 +768,20 @@ def test_json_has_every_notice(stforecast, tmp_path, quiet):
     notes = [note for note in json.loads(out)["notes"] if "never change" in note]
     assert len(notes) == 1
     assert (notes[0] in err) == (not quiet)
+
+
+def test_the_steps_of_reading_are_printed_also_up_to_a_refusal(stforecast, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("Zeit;A;B\n01.05.2024 00:00;1,5;2\n01.05.2024 01:00;2,5;3\nSumme;4,0;5\n")
+    words = ["prepare", "table", "--raw", path, "--dry-run"]
+    code, out, _ = stforecast(*words, "--layout", "wide")
+    assert code == 0
+    assert re.search("^  layout +wide: a column for each cell, as given$", out, re.M)
+    assert "! left out 1 row: totals, the first in line 4" in out
+    code, out, err = stforecast(*words)
+    assert code == 2
+    assert re.search("^  times +column 'Zeit', first 01.05.2024 00:00$", out, re.M)
+    assert "--layout wide" in err
+    about = json.loads(stforecast("info", path, "--json")[1])
+    assert [step["step"] for step in about["steps"]][:2] == ["open", "decode"]
+    assert about["notes"][0].startswith("a.csv: left out 1 row: totals")

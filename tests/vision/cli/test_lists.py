@@ -3,6 +3,7 @@ import re
 import pytest
 
 from data_prep import DATA_SETS
+from data_prep.readers.formats import FORMATS
 from stforecast.baselines import BASELINES
 from stforecast.cli.lists import LISTS, methods_table
 from stforecast.data.splits import SPLITS
@@ -26,6 +27,7 @@ def first_words(text):
     [
         (LISTS, "methods", [*METHODS, *BASELINES]),
         (LISTS, "data", DATA_SETS),
+        (LISTS, "formats", FORMATS),
         (LISTS, "models", MODELS),
         (LISTS, "metrics", [*METRICS, *INTERVAL_METRICS]),
         (LISTS, "splits", SPLITS),

@@ -10,7 +10,6 @@ import codecs
 import csv
 import gzip
 import io
-import logging
 import lzma
 import re
 from collections.abc import Callable, Container, Sequence
@@ -23,15 +22,15 @@ from typing import IO, Any, BinaryIO, TextIO
 import numpy as np
 import polars as pl
 
-from data_prep.base.errors import InputError, Words, choose, counted, some
+from data_prep.base.errors import InputError, Words, counted, some
 from data_prep.base.limits import CHUNK, check_size, read_expanded
-from data_prep.readers.columns import PACKED, TEXTS, Origin, has_comma
+from data_prep.readers.columns import has_comma
+from data_prep.readers.formats import FIELD, ROW, Format, Part, check_columns, numbered
 from data_prep.readers.head import (
     LINES,
     MISSING,
     SAMPLE,
     SEPARATORS,
-    UNNAMED,
     Head,
     check_names,
     find_encoding,
@@ -40,88 +39,68 @@ from data_prep.readers.head import (
     is_data,
     times_across,
     usual_width,
+    without_empty,
 )
-from data_prep.readers.written_numbers import (
-    DECIMALS,
-    Decimal,
+from data_prep.readers.numbers import (
     may_be_grouped,
     say_three_decimals,
 )
+from data_prep.readers.options import TableOptions
+from data_prep.readers.origin import Origin, StepLog
+from data_prep.readers.table import Table
 from data_prep.readers.written_times import TIME_LIKE
 
-log = logging.getLogger(__name__)
+log = StepLog("decode")
 
 
-MAX_COLUMNS = 20_000  # twice the cells of Milan; the parser needs kilobytes for each
-ROW, FIELD = 32, 16  # minimum bytes of memory for each while a table is read
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """How a file is written.
-
-    The decimal mark `"auto"` takes a comma if nothing else fits; a workbook's `sheet` may be left
-    out if it is the only one. An `encoding` is recognised if it is None.
-    """
-
-    header: bool = True
-    decimal: Decimal = "auto"
-    sheet: str | None = None
-    encoding: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.decimal not in DECIMALS:
-            raise choose("decimal mark", self.decimal, DECIMALS)
-
-    @staticmethod
-    def numbered(n: int) -> list[str]:
-        """Return the names of the columns of a file without a header: 1, 2, and so on."""
-        return [str(i) for i in range(1, n + 1)]
-
-
-def check_columns(n: int, name: str) -> None:
-    """Refuse a table with too many columns."""
-    if n > MAX_COLUMNS:
-        raise InputError(
-            f"{name}: {n} columns, expected at most {MAX_COLUMNS}; write a long table, with a row "
-            "for each time and cell"
-        )
-
-
+SEPARATED = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 MAX_HEADER = 2**22  # characters in the line of column names
 MIN_LINES = 5  # lines whose numbers show with how many decimals a file is written
 INFERRED = 1000  # rows whose fields show the kinds of columns; if later ones differ, all do
 
 
-def read_delimited(
-    path: Path, keys: Container[str], dialect: Dialect, content: bytes | None = None
-) -> tuple[pl.DataFrame, Origin]:
-    """Read a file of values that are separated by commas, semicolons, tabs or bars.
+TEXTS = (".csv", ".tsv", ".txt")
+"""Ends of the names of text files."""
 
-    It may be packed by gzip, xz or bzip2, and have titles above the names. Columns of `keys` stay
+OPENERS: dict[str, Callable[[Path], Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+"""Functions that open a packed file, by the end of its name."""
+
+
+class Text(Format):
+    """Values separated by commas, semicolons, tabs or bars.
+
+    A file may be packed by gzip, xz or bzip2, and have titles above the names. Columns of keys stay
     text. Empty lines, and notes where the rows have times, are left out and named; other lines with
-    too few or too many fields are refused. `content` is read instead of the file's own.
+    too few or too many fields are refused.
     """
-    content = _unpacked(path) if content is None else content
-    try:
-        if dialect.encoding is not None:
-            b"".decode(dialect.encoding)
-    except LookupError as e:
-        raise InputError(
-            f"unknown encoding {dialect.encoding!r}; ", Words("give {encoding} such as cp1252")
-        ) from e
-    encoding = dialect.encoding or find_encoding(_start(path, content), path.name)
-    if encoding not in UNICODE:
-        content = _recoded(path, content, encoding)
-    if _start(path, content).removeprefix(codecs.BOM_UTF8).startswith(ANNOTATIONS):
-        return _read_annotated(path, content, keys, dialect)
-    try:
-        return _read(path, content, keys, dialect)
-    except pl.exceptions.PolarsError as e:
-        if encoding not in UNICODE or "utf" not in str(e).lower():
-            raise
-        found = find_encoding(path.read_bytes() if content is None else content, path.name)
-        return _read(path, _recoded(path, content, found), keys, dialect)
+
+    name, how, typed = "csv", "as text", False
+    suffixes = (*TEXTS, *(f"{text}{packed}" for packed in OPENERS for text in TEXTS))
+
+    @classmethod
+    def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:
+        """Read a file, or the content of the part."""
+        path = part.path
+        content = _unpacked(path) if part.content is None else part.content
+        try:
+            if options.encoding is not None:
+                b"".decode(options.encoding)
+        except LookupError as e:
+            raise InputError(
+                f"unknown encoding {options.encoding!r}; ", Words("give {encoding} such as cp1252")
+            ) from e
+        encoding = options.encoding or find_encoding(_start(path, content), path.name)
+        if encoding not in UNICODE:
+            content = _recoded(path, content, encoding)
+        if _start(path, content).removeprefix(codecs.BOM_UTF8).startswith(ANNOTATIONS):
+            return _read_annotated(path, content, keys, options)
+        try:
+            return _read(path, content, keys, options)
+        except pl.exceptions.PolarsError as e:
+            if encoding not in UNICODE or "utf" not in str(e).lower():
+                raise
+            found = find_encoding(path.read_bytes() if content is None else content, path.name)
+            return _read(path, _recoded(path, content, found), keys, options)
 
 
 ANNOTATIONS = (b"#group", b"#datatype", b"#default", b"#constant")
@@ -129,22 +108,19 @@ ANNOTATIONS = (b"#group", b"#datatype", b"#default", b"#constant")
 
 
 def _read_annotated(
-    path: Path, content: bytes | None, keys: Container[str], dialect: Dialect
-) -> tuple[pl.DataFrame, Origin]:
+    path: Path, content: bytes | None, keys: Container[str], options: TableOptions
+) -> Table:
     """Read a file of InfluxDB without annotations and the columns that number its tables.
 
     Source: https://docs.influxdata.com/influxdb/v2/reference/syntax/annotated-csv.
     """
     text = path.read_bytes() if content is None else content
     plain = re.sub(rb"(?m)^#[^\r\n]*", b"", text.removeprefix(codecs.BOM_UTF8))
-    table, origin = _read(path, plain, keys, dialect)
-    return table.drop("result", "table", "_start", "_stop", strict=False), origin
+    table = _read(path, plain, keys, options)
+    return table.without([c for c in ("result", "table", "_start", "_stop") if c in table])
 
 
 UNICODE = ("utf-8", "utf-8-sig")
-OPENERS: dict[str, Callable[[Path], Any]] = dict(
-    zip(PACKED, (gzip.open, lzma.open, bz2.open), strict=True)
-)
 
 
 def _recoded(path: Path, content: bytes | None, encoding: str) -> bytes:
@@ -183,9 +159,7 @@ def may_have_times(path: Path, content: bytes | None) -> bool:
     return any(is_data(row, width) or times_across(row) for row in rows)
 
 
-def _read(
-    path: Path, content: bytes | None, keys: Container[str], dialect: Dialect
-) -> tuple[pl.DataFrame, Origin]:
+def _read(path: Path, content: bytes | None, keys: Container[str], options: TableOptions) -> Table:
     start = _start(path, content)
     text = start.decode("utf-8-sig", errors="replace")
     if len(text.partition("\n")[0]) >= MAX_HEADER:
@@ -196,26 +170,27 @@ def _read(
     if len(start) >= SAMPLE and len(lines) < LINES:
         lines = lines[:-1] or lines
     separator = find_separator([line for line in lines if line.strip()])
+    log.note(path.name, f"fields are separated by {SEPARATED.get(separator, separator)}")
     reader = csv.reader(lines, delimiter=separator)
     rows, ends = [], []
     for row in reader:
         rows.append(row)
         ends.append(reader.line_num)
-    if dialect.header:
+    if not options.no_header:
         head = find_head(rows, path.name, "line")
         names = check_names(head.names, head.before, path.name, "line")
         skip = ends[head.rows - 1] if rows else 0
     else:
         width, _ = usual_width(rows)
-        head, names, skip = Head(0, 0, []), Dialect.numbered(width), 0
+        head, names, skip = Head(0, 0, []), numbered(width), 0
     check_columns(len(names), path.name)
     body = _Body(
         path, content, separator, names, skip, len("".join(lines[:skip]).encode()), head.timed
     )
     lacking, content = body.without_notes()
-    as_text = dialect.decimal == "comma" or any(has_comma(f) for row in rows for f in row)
+    as_text = options.decimal == "comma" or any(has_comma(f) for row in rows for f in row)
     table = body.parse(content, keys, as_text)
-    if not as_text and dialect.decimal == "auto":
+    if not as_text and options.decimal == "auto":
         if separator == ";":
             say_three_decimals(rows[head.rows :], names, keys, path.name)
         if any(map(may_be_grouped, table.iter_columns())):
@@ -230,25 +205,14 @@ def _read(
         found = body.column(content, column, n_rows)
         return found if places is None else found[places]
 
-    origin = Origin(
-        path.name,
-        "line",
-        skip + 1,
-        is_file=True,
-        rows=kept,
+    return Table(
+        without_empty(table, 0 if options.no_header else len(head.names)),
+        Origin(path.name, "line", skip + 1, is_file=True, rows=kept, texts=texts),
         units=head.units,
         levels=head.levels,
         timed=head.timed,
         as_text=as_text,
-        texts=texts,
     )
-    return without_empty(table, len(head.names) if dialect.header else 0), origin
-
-
-def without_empty(table: pl.DataFrame, n_named: int) -> pl.DataFrame:
-    """Leave out columns without a name and without a value, as of a separator at the line's end."""
-    unnamed = [n for n in table.columns[1:n_named] if n.startswith(UNNAMED)]
-    return table.drop([n for n in unnamed if table[n].null_count() == len(table)])
 
 
 MOST_ODD = 100_000
@@ -285,14 +249,14 @@ class _Body:
             return {}, self.content
         n_empty = sum(not any(row) for row in odd.values())
         if n_empty:
-            log.info("%s: %s left out", self.path.name, counted(n_empty, "empty line"))
+            log.info(self.path.name, f"{counted(n_empty, 'empty line')} left out")
         notes = [
             f"line {i + 1}: {' '.join(row)!r:.60}"
             for i, row in odd.items()
             if any(row) and odd.get(i - 1) is not row
         ]
         if notes:
-            log.warning("%s: left out as notes: %s", self.path.name, some(notes, 5))
+            log.warning(self.path.name, f"left out as notes: {some(notes, 5)}")
         text = self.path.read_bytes() if self.content is None else self.content
         lines = text.splitlines(keepends=True)
         return odd, b"".join(line for i, line in enumerate(lines) if i not in odd)
@@ -478,12 +442,8 @@ def _check_end(path: Path, content: bytes | None, separator: str) -> None:
             f"{path.name}, line {number}: {last!r} has fewer decimals than all before and no line "
             "end follows it, so the file was cut; get it again, or remove the line"
         )
-    log.warning(
-        "%s, line %d: no line end after %r; if the file was cut there, get it again",
-        path.name,
-        number,
-        last,
-    )
+    end = f"no line end after {last!r}; if the file was cut there, get it again"
+    log.warning(f"{path.name}, line {number}", end)
 
 
 def _decimals(field: str) -> int:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-import logging
 import re
 from collections.abc import Container, Iterator, Sequence
-from typing import Literal, get_args
 
 import numpy as np
 import polars as pl
@@ -15,14 +12,13 @@ from data_prep.base.errors import InputError, Words, counted, some
 from data_prep.readers.columns import (
     CALENDAR,
     WITH_COMMA,
-    Origin,
     named,
     without_calendar,
 )
+from data_prep.readers.options import Decimal, TableOptions
+from data_prep.readers.origin import Origin, StepLog
+from data_prep.readers.table import Table
 from data_prep.readers.units import UNIT_AFTER, canonical, common_unit, factors, units_after
-
-Decimal = Literal["auto", "point", "comma"]
-DECIMALS = get_args(Decimal)
 
 _POINT = r"^\s*[+-]?([0-9]+|[1-9][0-9]{0,2}(,[0-9]{3})+|[0-9]*\.)(\.?[0-9]+)?([eE][+-]?[0-9]+)?\s*$"
 # Not 1,234, whose comma may separate thousands: another number of digits, a 0, or both marks.
@@ -64,7 +60,7 @@ FEWEST_GROUPED = 10
 MIN_WHOLE = 0.01
 """Least share of whole numbers among those whose points may separate thousands."""
 
-log = logging.getLogger(__name__)
+log = StepLog("numbers")
 
 
 def may_be_grouped(column: pl.Series) -> bool:
@@ -97,7 +93,7 @@ def say_three_decimals(
         texts = [] if name in keys else [text.strip() for text in fields if text.strip()]
         if len(texts) >= FEWEST_GROUPED and all(re.fullmatch(GROUPED, text) for text in texts):
             again = Words("pass {decimal:comma} if its points separate thousands")
-            log.info("%s: decimal points, such as %s in column %r; %s", file, texts[0], name, again)
+            log.info(file, f"decimal points, such as {texts[0]} in column {name!r}; ", again)
             return
 
 
@@ -121,9 +117,21 @@ def _decide_mark(texts: pl.Series, mark: str) -> Decimal | None:
     return "point" if mark == "." and whole < MIN_WHOLE * len(texts) else None
 
 
-def decide_decimal(
-    table: pl.DataFrame, decimal: Decimal, keys: Container[str], origin: Origin
-) -> Decimal:
+def decide(tables: Sequence[Table], options: TableOptions) -> Decimal:
+    """Return the decimal mark of tables that were read with points, unless it is known."""
+    marks = [decide_decimal(table, options.decimal, options.keys) for table in tables]
+    return "comma" if "comma" in marks else "point"
+
+
+def apply(table: Table, mark: Decimal, options: TableOptions) -> Table:
+    """Return a table with numbers in one unit for each column, and a column for each quantity."""
+    keys = options.keys
+    given = ", as given" if options.decimal != "auto" else ""
+    log.note(table.origin, "as they are" if table.typed else f"decimal {mark}s{given}")
+    return use_unit_column(spread_quantities(to_numbers(table, mark, keys), keys), keys)
+
+
+def decide_decimal(table: Table, decimal: Decimal, keys: Container[str]) -> Decimal:
     """Return the decimal mark of a table that was read with points, unless it is known.
 
     It is `"comma"` if the texts allow nothing else, else `"point"`; commas that may separate
@@ -134,7 +142,7 @@ def decide_decimal(
         return decimal
     unclear: dict[Decimal, str] = {}
     sure = False
-    for name, texts in _texts_of_numbers(table, keys):
+    for name, texts in _texts_of_numbers(table.columns, keys):
         mark = "," if texts.str.contains(",", literal=True).any() else "."
         found = _decide_mark(texts, mark)
         held = texts.filter(texts.str.contains(mark, literal=True)).head(1).to_list()
@@ -145,7 +153,7 @@ def decide_decimal(
             what = "decimal commas" if mark == "," else "points separate thousands"
             other = "they separate thousands" if mark == "," else "they are decimal"
             again = Words("pass {decimal:point} if {}", other)
-            log.info("%s: %s, such as %r in column %r; %s", origin.name, what, held[0], name, again)
+            log.info(table.origin, f"{what}, such as {held[0]!r} in column {name!r}; ", again)
             return "comma"
         if found is None:
             unclear.setdefault("comma" if mark == "," else "point", holds)
@@ -154,15 +162,15 @@ def decide_decimal(
     shown = "; ".join(unclear.values())
     if sure:
         if "comma" in unclear:
-            log.info("%s: %s: commas separate thousands, as others have points", origin.name, shown)
+            log.info(table.origin, f"{shown}: commas separate thousands, as others have points")
         return "point"
-    dotted = [c for c in table.columns if c in keys and table[c].dtype == pl.String]
+    dotted = [c for c in table.names if c in keys and table[c].dtype == pl.String]
     if any(table[c].drop_nulls().str.contains(DOTTED_DATE).any() for c in dotted):
-        log.info("%s: %s: a decimal comma, as dates have points", origin.name, shown)
+        log.info(table.origin, f"{shown}: a decimal comma, as dates have points")
         return "comma"
     own = "comma" if "comma" in unclear else "point"
     raise InputError(
-        f"{origin.name}: {shown}: a decimal {own} or a separator of thousands? ",
+        f"{table.origin.name}: {shown}: a decimal {own} or a separator of thousands? ",
         Words("pass {decimal:comma} if it is decimal, {decimal:point} for thousands")
         if own == "comma"
         else Words("pass {decimal:point} if it is decimal, {decimal:comma} for thousands"),
@@ -200,21 +208,19 @@ def _written(units: pl.Series) -> list[str]:
     return sorted(unit for unit in units.unique().drop_nulls().to_list() if unit)
 
 
-def to_numbers(
-    table: pl.DataFrame, decimal: Decimal, keys: Container[str], origin: Origin
-) -> tuple[pl.DataFrame, Origin]:
-    """Convert the columns of text that hold numbers only, with separators of thousands or without.
+def to_numbers(table: Table, decimal: str, keys: Container[str]) -> Table:
+    """Convert columns of text that hold numbers only, with separators of thousands or without.
 
-    Also return the origin with the units that stand after the numbers.
+    Units that stand after the numbers are noted in the table.
 
-    >>> table = pl.DataFrame({"a": ["1.234,5", None], "b": ["x", "1,5"], "c": ["1 GB", "2 MB"]})
-    >>> numbers, origin = to_numbers(table, "comma", [], Origin())
-    >>> numbers["a"].to_list(), numbers["c"].to_list(), origin.units
+    >>> texts = {"a": ["1.234,5", None], "b": ["x", "1,5"], "c": ["1 GB", "2 MB"]}
+    >>> table = to_numbers(Table(pl.DataFrame(texts)), "comma", [])
+    >>> table["a"].to_list(), table["c"].to_list(), table.units
     ([1234.5, None], [1000000000.0, 2000000.0], {'c': 'B'})
     """
     pattern, thousands = (WITH_COMMA, ".") if decimal == "comma" else (_POINT, ",")
-    converted, grouped, found = [], [], dict(origin.units)
-    for name, texts in _texts_of_numbers(table, keys):
+    converted, grouped, found = [], [], dict(table.units)
+    for name, texts in _texts_of_numbers(table.columns, keys):
         if len(texts) and texts.str.contains(pattern).all():
             if decimal == "comma" and texts.str.contains(".", literal=True).any():
                 grouped.append(name)
@@ -222,25 +228,26 @@ def to_numbers(
             plain = plain.str.replace_all(thousands, "", literal=True)
             column = plain.str.replace(",", ".", literal=True).cast(pl.Float64)
             if (units := units_after(table[name])) is not None:
-                column, found[name] = _in_one_unit(column, units, origin)
+                column, found[name] = _in_one_unit(column, units, table.origin)
             converted.append(column)
         elif len(texts) and decimal == "comma" and texts.str.contains(_POINT).all():
             other = texts.filter(~texts.str.contains(pattern))[0]
             raise InputError(
-                f"{origin.name}: column {name!r} holds {other!r}, which has a decimal "
+                f"{table.origin.name}: column {name!r} holds {other!r}, which has a decimal "
                 "point, expected decimal commas as in the rest of the table; write all numbers "
                 "with the same decimal mark"
             )
         elif (units := units_after(table[name])) is not None:
-            _refuse_units(name, _written(units), origin)
-    if grouped and any(t.str.contains(",").any() for _, t in _texts_of_numbers(table, keys)):
+            _refuse_units(name, _written(units), table.origin)
+    if grouped and any(
+        t.str.contains(",").any() for _, t in _texts_of_numbers(table.columns, keys)
+    ):
         log.warning(
-            "%s: points are read as separators of thousands in columns %s, since the table has "
-            "decimal commas",
-            origin.name,
-            some(map(repr, grouped)),
+            table.origin,
+            "points are read as separators of thousands in columns "
+            f"{some(map(repr, grouped))}, since the table has decimal commas",
         )
-    return table.with_columns(converted), dataclasses.replace(origin, units=found)
+    return table.with_columns(*converted).with_(units=found)
 
 
 def _in_one_unit(column: pl.Series, units: pl.Series, origin: Origin) -> tuple[pl.Series, str]:
@@ -249,87 +256,79 @@ def _in_one_unit(column: pl.Series, units: pl.Series, origin: Origin) -> tuple[p
     to = common_unit(written) or ""
     if len({canonical(unit) for unit in written}) > 1:
         log.warning(
-            "%s: column %r is in %s; converted to %s (1 kB = 1000 B, 1 KiB = 1024 B)",
-            origin.name,
-            column.name,
-            some(written, 6),
-            to,
+            origin,
+            f"column {column.name!r} is in {some(written, 6)}; converted to {to} (1 kB = "
+            "1000 B, 1 KiB = 1024 B)",
         )
         column = column * pl.Series(factors(units, to))
     return column, canonical(to)
 
 
-def spread_quantities(
-    table: pl.DataFrame, times: Sequence[str], keys: Container[str], origin: Origin
-) -> tuple[pl.DataFrame, Origin]:
+def spread_quantities(table: Table, keys: Container[str]) -> Table:
     """Give each quantity a column if every row names the quantity of its number.
 
     >>> rows = {"time": [1, 1], "KPI": ["load", "users"], "v": [7.0, 2.0], "unit": ["GB", "1"]}
-    >>> table, origin = spread_quantities(pl.DataFrame(rows), ["time"], [], Origin())
-    >>> table.to_dict(as_series=False), origin.units
+    >>> table = spread_quantities(Table(pl.DataFrame(rows), times=("time",)), [])
+    >>> table.columns.to_dict(as_series=False), table.units
     ({'time': [1], 'load': [7.0], 'users': [2.0]}, {'load': 'GB'})
     """
-    names = [FIELD] if FIELD in table.columns else named(table.columns, QUANTITIES)
+    names = [FIELD] if FIELD in table else named(table.names, QUANTITIES)
     found = [c for c in names if table[c].dtype == pl.String]
-    values = _values(table, [*times, *found], keys)
+    values = _values(table, [*table.times, *found], keys)
     if len(found) != 1 or len(values) != 1 or table[found[0]].null_count():
-        return table, origin
-    units = named(table.columns, UNIT_COLUMNS)
-    fixed = units and table.select(found[0], units[0]).n_unique() == table[found[0]].n_unique()
-    other = {*found, *values, *(units if fixed else ()), *named(table.columns, CALENDAR)}
-    index = [c for c in table.columns if c not in other or c in times]
-    if not set(times) <= set(index) or table.select(*index, *found).is_duplicated().any():
-        return table, origin
-    known = dict(table.select(found[0], units[0]).unique().iter_rows()) if fixed else {}
+        return table
+    units = named(table.names, UNIT_COLUMNS)
+    fixed = units and table.n_unique(found[0], units[0]) == table[found[0]].n_unique()
+    other = {*found, *values, *(units if fixed else ()), *named(table.names, CALENDAR)}
+    index = [c for c in table.names if c not in other or c in table.times]
+    if not set(table.times) <= set(index) or table.repeats(*index, *found):
+        return table
+    known = dict(table.columns.select(found[0], units[0]).unique().iter_rows()) if fixed else {}
     known = {quantity: canonical(str(unit)) for quantity, unit in known.items()}
-    log.info(
-        "%s: column %r names %s",
-        origin.name,
-        found[0],
-        some(table[found[0]].unique(maintain_order=True), 6),
-    )
-    wide = table.pivot(found, index=index, values=values[0])
-    first = table.with_row_index().select(pl.col("index").first().over(index)).unique()
-    rows = np.sort(first["index"].to_numpy())
+    quantities = table[found[0]].unique(maintain_order=True)
+    log.info(table.origin, f"column {found[0]!r} names {some(quantities, 6)}")
+    wide = table.columns.pivot(found, index=index, values=values[0])
+    rows = table.columns.with_row_index().select(pl.col("index").first().over(index)).unique()
     known = {quantity: unit for quantity, unit in known.items() if unit not in ("", "1")}
-    return wide, dataclasses.replace(origin.of_rows(rows), units={**origin.units, **known})
+    return table.with_(
+        columns=wide,
+        origin=table.origin.of_rows(np.sort(rows["index"].to_numpy())),
+        units={**table.units, **known},
+    )
 
 
-def _values(table: pl.DataFrame, times: Container[str], keys: Container[str]) -> list[str]:
+def _values(table: Table, times: Container[str], keys: Container[str]) -> list[str]:
     """Return the columns of numbers that are no times, ids or places, nor of the calendar."""
-    own = [c for c in table.columns if c not in times and c not in keys]
+    own = [c for c in table.names if c not in times and c not in keys]
     return without_calendar(c for c in own if table[c].dtype.is_numeric())
 
 
-def use_unit_column(
-    table: pl.DataFrame, keys: Container[str], origin: Origin
-) -> tuple[pl.DataFrame, Origin]:
+def use_unit_column(table: Table, keys: Container[str]) -> Table:
     """Give the numbers of a table one unit if a column names the unit of each row.
 
-    >>> table = pl.DataFrame({"cell": ["a", "b"], "load": [1.0, 2.0], "Unit": ["GB", "MB"]})
-    >>> table, origin = use_unit_column(table, ["cell"], Origin())
-    >>> table.to_dict(as_series=False), origin.units
+    >>> rows = {"cell": ["a", "b"], "load": [1.0, 2.0], "Unit": ["GB", "MB"]}
+    >>> table = use_unit_column(Table(pl.DataFrame(rows)), ["cell"])
+    >>> table.columns.to_dict(as_series=False), table.units
     ({'cell': ['a', 'b'], 'load': [1000000000.0, 2000000.0]}, {'load': 'B'})
     """
-    found = [c for c in named(table.columns, UNIT_COLUMNS) if table[c].dtype == pl.String]
+    found = [c for c in named(table.names, UNIT_COLUMNS) if table[c].dtype == pl.String]
     units = table[found[0]].str.strip_chars() if len(found) == 1 else pl.Series(dtype=pl.String)
     written = _written(units)
     if not written or not all(map(canonical, written)):
-        return table, origin
+        return table
     values = _values(table, (), keys)
     if len({canonical(unit) for unit in written}) == 1:
         known = {c: canonical(written[0]) for c in values} if len(values) == 1 else {}
-        units_known = {**origin.units, **known}
-        return table.drop(found if known else ()), dataclasses.replace(origin, units=units_known)
+        return table.without(found if known else ()).with_(units={**table.units, **known})
     if len(values) != 1 or common_unit(written) is None or units.null_count():
         raise InputError(
-            f"{origin.name}: column {found[0]!r} changes between {some(written, 6)}, beside "
+            f"{table.origin.name}: column {found[0]!r} changes between {some(written, 6)}, beside "
             f"{counted(len(values), 'column')} of numbers ({some(values, 4)}); write one unit, or "
             "a column for each quantity"
         )
-    column, unit = _in_one_unit(table[values[0]].cast(pl.Float64), units, origin)
-    table = table.with_columns(column).drop(found)
-    return table, dataclasses.replace(origin, units={**origin.units, values[0]: unit})
+    column, unit = _in_one_unit(table[values[0]].cast(pl.Float64), units, table.origin)
+    units_known = {**table.units, values[0]: unit}
+    return table.with_columns(column).without(found).with_(units=units_known)
 
 
 def _refuse_units(name: str, units: list[str], origin: Origin) -> None:

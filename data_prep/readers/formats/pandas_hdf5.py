@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Container
 from pathlib import Path
 
 import h5py
@@ -15,41 +16,60 @@ import numpy as np
 import polars as pl
 
 from data_prep.base.errors import InputError
-from data_prep.readers.columns import Origin
+from data_prep.readers.formats import Format, Part
 from data_prep.readers.hdf5 import NUMBER, check_array, open_hdf5, read_array, text_of
+from data_prep.readers.options import TableOptions
+from data_prep.readers.origin import Origin
+from data_prep.readers.table import Table
 
 LABEL = 128
 """Bytes of memory for a label."""
 
-SUFFIXES_OF_FRAMES = (".h5", ".hdf5")
-FIXED = "save it with DataFrame.to_hdf(path, key='df', format='fixed')"
+SAVE = "with DataFrame.to_hdf(path, key='df', format='fixed')"
+FIXED = f"save it {SAVE}"
 DATES = r"datetime64(?:\[(s|ms|us|ns)\])?"
 
 
-def read_hdf(path: Path) -> tuple[pl.DataFrame, Origin]:
-    """Read the frame of a file; its index becomes the column `time` if it holds times."""
-    remedy = "save the frame as Parquet, or with DataFrame.to_hdf(path, key='df', format='fixed')"
-    with open_hdf5(path, "as a frame of pandas", remedy) as file:
-        group = find_frame(file, path.name)
-        columns: dict[str, pl.Series] = {}
-        for i in range(int(group.attrs.get("nblocks", 1))):
-            items, values = group[f"block{i}_items"], group[f"block{i}_values"]
-            check_labels(items, path.name)
-            for label, column in zip(
-                read_labels(items, path.name), _block(values, path.name).T, strict=True
-            ):
-                columns[label] = pl.Series(label, column)
-        order = read_labels(group["axis0"], path.name)
-        index = group["axis1"]
-        if re.fullmatch(DATES, text_of(index.attrs.get("kind", ""))):
-            zone = text_of(index.attrs.get("tz", ""))
-            times = pl.Series("time", read_index(index, path.name).astype("datetime64[us]"))
-            if zone:
-                times = times.dt.replace_time_zone("UTC").dt.convert_time_zone(_zone(zone, path))
-            columns = {"time": times, **{n: columns[n] for n in order if n != "time"}}
-        else:
-            columns = {name: columns[name] for name in order}
-    return pl.DataFrame(list(columns.values())), Origin(path.name, "row", 1, is_file=True)
+class PandasHdf5(Format):
+    """The only frame that pandas saved in a file.
+
+    Its index becomes the column `time` if it holds times.
+    """
+
+    name, how, suffixes = "pandas-hdf5", "as HDF5", (".h5", ".hdf5")
+
+    @classmethod
+    def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:
+        """Read the numbers and times of the frame."""
+        path = part.path
+        with open_hdf5(
+            path, "as a frame of pandas", f"save the frame as Parquet, or {SAVE}"
+        ) as file:
+            columns = _read(file, path)
+        return Table(pl.DataFrame(columns), Origin(path.name, "row", 1, is_file=True))
+
+
+def _read(file: h5py.File, path: Path) -> list[pl.Series]:
+    group = find_frame(file, path.name)
+    columns: dict[str, pl.Series] = {}
+    for i in range(int(group.attrs.get("nblocks", 1))):
+        items, values = group[f"block{i}_items"], group[f"block{i}_values"]
+        check_labels(items, path.name)
+        for label, column in zip(
+            read_labels(items, path.name), _block(values, path.name).T, strict=True
+        ):
+            columns[label] = pl.Series(label, column)
+    order = read_labels(group["axis0"], path.name)
+    index = group["axis1"]
+    if re.fullmatch(DATES, text_of(index.attrs.get("kind", ""))):
+        zone = text_of(index.attrs.get("tz", ""))
+        times = pl.Series("time", read_index(index, path.name).astype("datetime64[us]"))
+        if zone:
+            times = times.dt.replace_time_zone("UTC").dt.convert_time_zone(_zone(zone, path))
+        columns = {"time": times, **{n: columns[n] for n in order if n != "time"}}
+    else:
+        columns = {name: columns[name] for name in order}
+    return list(columns.values())
 
 
 def _block(values: h5py.Dataset, name: str) -> np.ndarray:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import xarray as xr
 from pandas.api import types
 
@@ -19,112 +19,93 @@ from data_prep.readers.columns import (
     LATITUDES,
     LONGITUDES,
     KeyColumns,
-    Origin,
     has_comma,
-    is_text,
     named,
     without_calendar,
 )
+from data_prep.readers.decode import read_table
 from data_prep.readers.features import FEATURES, OUTLINE, as_outline, read_features, rings_of
-from data_prep.readers.files import read_table
+from data_prep.readers.origin import Origin, StepLog
+from data_prep.readers.table import Table, as_numbers, is_text, n_known
 from data_prep.readers.units import is_service
 
 EASTINGS = frozenset({"x", "easting", "east", "utmx", "utme", "xcoord", "coordx", "rechtswert"})
 NORTHINGS = frozenset({"y", "northing", "north", "utmy", "utmn", "ycoord", "coordy", "hochwert"})
 
-log = logging.getLogger(__name__)
+log = StepLog("places")
 
 KEPT = ("", "time", "cell", "cell_to", "lon", "lat", "adjacency")
 """Names of a cube's own variables."""
 
 
-def read_places(
-    df: pd.DataFrame, cell_at: np.ndarray, origin: Origin
-) -> tuple[np.ndarray, np.ndarray] | None:
+def read_places(table: Table, cell_at: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the longitude and latitude of each cell, `(cells,)` each; None if not known.
 
     `cell_at` is the position of each row's cell, `(rows,)`.
     """
-    columns = [c for c in df.columns if isinstance(c, str)]
-    pairs = named(columns, LONGITUDES), named(columns, LATITUDES)
+    pairs = named(table.names, LONGITUDES), named(table.names, LATITUDES)
     if [len(found) for found in pairs] != [1, 1]:
         return None
-    degrees = [pd.to_numeric(df[found[0]], errors="coerce").to_numpy(float) for found in pairs]
+    names = pairs[0][0], pairs[1][0]
+    degrees = [as_numbers(table[name]).to_numpy() for name in names]
     spans = [pd.Series(d).groupby(cell_at).agg(["min", "max"]) for d in degrees]
     fixed = all((span["min"] == span["max"]).all() for span in spans)
     if not fixed or any(np.abs(d).max() > most for d, most in zip(degrees, (180, 90), strict=True)):
-        log.warning(
-            "%s: columns %s and %s are not one place in degrees for each cell; left out",
-            origin.name,
-            pairs[0][0],
-            pairs[1][0],
-        )
+        both = f"columns {names[0]} and {names[1]}"
+        log.warning(table.origin, f"{both} are not one place in degrees for each cell; left out")
         return None
-    log.info("%s: %s and %s place the cells on a map", origin.name, pairs[0][0], pairs[1][0])
+    log.info(table.origin, f"{names[0]} and {names[1]} place the cells on a map")
     lon, lat = (span["min"].to_numpy() for span in spans)
     return lon, lat
 
 
-def read_properties(df: pd.DataFrame, keys: Sequence[str]) -> dict[str, pd.Series]:
+def read_properties(table: Table, keys: Sequence[str]) -> list[str]:
     """Return the columns that have the same value in all rows of a cell.
 
     Such a column, for example `operator`, is kept as a coordinate of the cube. The first two `keys`
     are the columns of times and cells; those after them are no properties. Numbers are properties
     if each cell has many rows, and they differ between cells, or are one number, not 0, that is not
-    named like a quantity, beside numbers that change. A series has the cells as index.
+    named like a quantity, beside numbers that change.
     """
-    if keys[1] not in df:
-        return {}
-    found = {}
-    codes = pd.factorize(df[keys[1]])[0]
-    of_first = codes == codes[:1]
-    for name in df.columns:
-        column = df[name]
-        if (
-            not isinstance(name, str)
-            or name in keys
-            or column[of_first].nunique() != 1
-            or not _could_be_property(name, column)
-        ):
+    if keys[1] not in table or not len(table):
+        return []
+    cells, ids = table.codes(keys[1])
+    of_first = np.flatnonzero(cells == cells[0])
+    many = len(table) >= MANY_ROWS * max(1, len(ids))
+    found = []
+    for name in (name for name in table.names if name not in keys):
+        column = table[name]
+        if n_known(column[of_first]) != 1 or not _could_be_property(column):
             continue
-        by_cell = column.groupby(df[keys[1]].to_numpy())
-        if not (by_cell.nunique() == 1).all():
+        if table.n_unique(keys[1], name) != table.n_unique(keys[1]):
             continue
-        is_id = bool(named([name], CELLS))
-        many = len(df) >= MANY_ROWS * max(1, by_cell.ngroups)
-        apart = column.nunique() > 1 or not (is_service(name) or (column == 0).all())
-        if is_text(column) or is_id or (many and apart):
-            found[name] = by_cell.first()
-    rest = [c for c in df.columns if c not in (*keys, *found) and not is_text(df[c])]
-    if len(keys) > 2 or any(_changes(df[c]) for c in without_calendar(rest)):
+        apart = column.n_unique() > 1 or not (is_service(name) or (column == 0).all())
+        if is_text(column) or named([name], CELLS) or (many and apart):
+            found.append(name)
+    rest = [c for c in table.names if c not in (*keys, *found) and not is_text(table[c])]
+    if len(keys) > 2 or any(n_known(table[c]) > 1 for c in without_calendar(rest)):
         return found
-    return {n: v for n, v in found.items() if is_text(v) or (rest and v.nunique() > 1)}
-
-
-def _changes(column: pd.Series) -> bool:
-    known = column.dropna()
-    return bool(len(known) and (known != known.iloc[0]).any())
+    return [n for n in found if is_text(table[n]) or (rest and table[n].n_unique() > 1)]
 
 
 MANY_ROWS = 24
 """Rows of a cell that show that a number does not change."""
 
 
-def _could_be_property(name: str, column: pd.Series) -> bool:
+def _could_be_property(column: pl.Series) -> bool:
     """Return whether a column has a value in all rows, and a variable can have its name."""
+    name = column.name
     usable = name.isprintable() and name not in KEPT and "/" not in name
-    if not usable or not len(column) or named([name], CALENDAR | LONGITUDES | LATITUDES):
-        return False
-    if types.is_datetime64_any_dtype(column):
+    if not usable or column.null_count() or named([name], CALENDAR | LONGITUDES | LATITUDES):
         return False
     if not is_text(column):
-        return bool(column.notna().all())
+        return not column.dtype.is_temporal()
+    if column.dtype != pl.String:
+        return False
     texts = column.unique()
-    return all(
-        isinstance(t, str) and t and "\0" not in t and not has_comma(t) for t in texts
-    ) and bool(
-        pd.to_numeric(pd.Series(texts), errors="coerce").isna().all() or named([name], CELLS)
-    )
+    if not all(t and "\0" not in t and not has_comma(t) for t in texts):
+        return False
+    return not as_numbers(texts).is_not_null().any() or bool(named([name], CELLS))
 
 
 def add_sites(ds: xr.Dataset, path: Path, crs: str | None = None) -> xr.Dataset:
@@ -154,29 +135,22 @@ def add_sites(ds: xr.Dataset, path: Path, crs: str | None = None) -> xr.Dataset:
     unequal = [c for c in rows if (rows[c].groupby(level=0).nunique(dropna=False) > 1).any()]
     if unequal:
         log.warning(
-            "%s: %s differ between rows of one %s and are left out; give a row for each cell",
-            origin.name,
-            some(map(repr, unequal)),
-            column,
+            origin,
+            f"{some(map(repr, unequal))} differ between rows of one {column} and are left "
+            "out; give a row for each cell",
         )
     sites = rows[~rows.index.duplicated()].drop(columns=unequal).reindex(ids)
     sites.columns = sites.columns.str.replace("/", " per ")  # A path within the cube's file.
     absent = ds["cell"].to_numpy()[~np.isin(ids, rows.index)]
     if len(absent):
-        log.warning(
-            "%s: no row for %s: %s", origin.name, counted(len(absent), "cell"), some(absent, 5)
-        )
+        log.warning(origin, f"no row for {counted(len(absent), 'cell')}: {some(absent, 5)}")
     ds = _place(ds, sites, crs, origin)
     odd = {*KEPT, *ds.variables}
     kept = [c for c in map(str, sites.columns) if c not in odd and c.isprintable()]
     if left := [c for c in sites.columns if c not in kept]:
-        log.warning("%s: left out, as the cube has these names: %s", origin.name, some(left))
+        log.warning(origin, f"left out, as the cube has these names: {some(left)}")
     log.info(
-        "%s: %s of cells by %r: %s",
-        origin.name,
-        counted(len(kept), "column"),
-        column,
-        some(kept, 8) or "none",
+        origin, f"{counted(len(kept), 'column')} of cells by {column!r}: {some(kept, 8) or 'none'}"
     )
     return ds.assign_coords({c: ("cell", _values(sites[c])) for c in kept})
 
@@ -245,6 +219,6 @@ def _to_degrees(x: np.ndarray, y: np.ndarray, crs: str) -> tuple[np.ndarray, np.
 
 def _values(column: pd.Series) -> np.ndarray:
     """Return values of each cell, `(cells,)`: numbers, or text that is empty where not known."""
-    if is_text(column):
-        return column.astype(object).fillna("").astype(str).to_numpy(dtype=str)
-    return column.to_numpy(dtype=np.float64)
+    if types.is_numeric_dtype(column):
+        return column.to_numpy(dtype=np.float64)
+    return column.astype(object).fillna("").astype(str).to_numpy(dtype=str)

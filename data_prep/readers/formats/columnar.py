@@ -1,4 +1,4 @@
-"""Sizes of Parquet and Arrow files when they are unpacked, from their headers alone.
+"""Tables of columns with types: Parquet and Arrow, whose unpacked size their headers declare.
 
 The headers of Parquet's pages (parquet.apache.org) use Thrift's compact encoding; each buffer of
 Arrow (arrow.apache.org) declares its size. A table may be far larger than its unpacked pages,
@@ -8,8 +8,65 @@ because repeated values are stored once; so readers count its rows, too.
 from __future__ import annotations
 
 import mmap
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
+
+import polars as pl
+
+from data_prep.base.errors import InputError
+from data_prep.base.limits import check_expansion
+from data_prep.readers.formats import FIELD, ROW, Format, Part, check_columns
+from data_prep.readers.options import TableOptions
+from data_prep.readers.origin import Origin
+from data_prep.readers.table import Table
+
+
+class Parquet(Format):
+    """A file of Parquet."""
+
+    name, how, suffixes = "parquet", "as Parquet", (".parquet",)
+
+    @classmethod
+    def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:
+        """Read a file whose pages unpack to no more than a valid file of its size."""
+        return _read(pl.scan_parquet(part.path, glob=False), part.path, parquet_size)
+
+
+class Arrow(Format):
+    """A file of Arrow, or of Feather in version 2."""
+
+    name, how, suffixes = "arrow", "as Arrow", (".feather", ".arrow", ".ipc")
+
+    @classmethod
+    def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:
+        """Read a file whose buffers unpack to no more than a valid file of its size."""
+        return _read(pl.scan_ipc(part.path, glob=False), part.path, arrow_size)
+
+
+def _read(table: pl.LazyFrame, path: Path, size_of: Callable[[Path], int]) -> Table:
+    """Read columns; categories become text."""
+    schema = table.collect_schema()
+    check_schema(schema, path)
+    n_rows = int(table.select(pl.len()).collect().item())
+    check_expansion(n_rows * (ROW + FIELD * len(schema)), path, f"{path.name}: {n_rows} rows")
+    check_expansion(size_of(path), path, f"{path.name}: unpacked, it")
+    as_text = pl.col(pl.Categorical).cast(pl.String), pl.col(pl.Enum).cast(pl.String)
+    as_numbers = pl.col(pl.Decimal).cast(pl.Float64)
+    plain = table.with_columns(as_text).with_columns(as_numbers)
+    return Table(plain.collect(), Origin(path.name, "row", 1, is_file=True))
+
+
+def check_schema(schema: pl.Schema, path: Path) -> None:
+    """Refuse too many columns, and columns of lists or objects."""
+    check_columns(len(schema), path.name)
+    for name, dtype in schema.items():
+        if dtype.is_nested():
+            raise InputError(
+                f"{path.name}: column {name!r} holds {dtype}, expected numbers, text or times; "
+                "unnest it or leave it out"
+            )
+
 
 MAGIC = b"PAR1"
 TRUE, FALSE, BYTE, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = 1, 2, 3, 7, 8, 9, 10, 11, 12

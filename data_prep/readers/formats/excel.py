@@ -1,4 +1,4 @@
-"""Read the cells of a workbook in one pass over its XML, in memory bounded by the file's size.
+"""Workbooks, read in one pass over their XML, in memory bounded by the file's size.
 
 openpyxl reads the description of a workbook: names, formats and where its parts are. Its own reader
 of cells takes several times as long, and pads a sheet up to the last cell that has a format.
@@ -6,20 +6,28 @@ of cells takes several times as long, and pads a sheet up to the last cell that 
 
 from __future__ import annotations
 
+import datetime
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 from xml.parsers import expat
 
-from data_prep.base.errors import InputError, needing
-from data_prep.base.limits import CHUNK, allowed_memory, check_expansion, most_from
+import polars as pl
+
+from data_prep.base.errors import InputError, Words, close_to, needing, reading, some
+from data_prep.base.limits import CHUNK, allowed_memory, check_expansion, check_size, most_from
+from data_prep.readers.formats import FIELD, ROW, Format, Part, check_columns, numbered
+from data_prep.readers.head import LINES, MISSING, check_names, find_head, without_empty
+from data_prep.readers.options import TableOptions
+from data_prep.readers.origin import Origin
+from data_prep.readers.table import Table
 
 DESCRIPTION = 2**24
 """Most bytes of a part that describes a workbook, such as its styles."""
 
-CELL, ROW = 48, 64
+CELL, LINE = 48, 64
 """Bytes of memory of a cell and of a row."""
 
 Area = tuple[int, int, int, int]
@@ -222,7 +230,7 @@ class _Cells(_Parts):
         gap = self._at - 1 - len(self.rows)
         if gap < 0:
             raise InputError(f"row {self._at} comes after a later one; save it again")
-        self.take(ROW + CELL * len(self._row) + 8 * gap)
+        self.take(LINE + CELL * len(self._row) + 8 * gap)
         self.rows += [()] * gap
         self.rows.append(tuple(self._row))
 
@@ -248,3 +256,111 @@ class _Cells(_Parts):
             self.take(2 * CELL)
             self._times[text, style] = time
         return self._times[text, style]
+
+
+class Excel(Format):
+    """A workbook, whose formulas give their stored values."""
+
+    name, how, suffixes, typed = "excel", "as an Excel workbook", (".xlsx",), False
+
+    @classmethod
+    def parts(cls, path: Path, options: TableOptions) -> list[Part]:
+        """Return the sheets, or the chosen one."""
+        names: list[str] = []
+        if options.sheet is None and path.is_file():
+            with reading(path.name, cls.how, "save it again"), open_book(path) as book:
+                names = list(book.sheets)
+        if len(names) > 1:
+            return [Part(name, path, sheet=name) for name in names]
+        return super().parts(path, options)
+
+    @classmethod
+    def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:
+        """Read a sheet.
+
+        Whole numbers in columns of `keys`, of ids and times, become text without a point. Merged
+        cells all have the value of the first of them.
+        """
+        path = part.path
+        with open_book(path) as book:
+            wanted = _choose_sheet(list(book.sheets), part.sheet or options.sheet, path.name)
+            found, merged = book.rows(wanted)
+        rows = _filled(found, merged, path)
+        if not rows:
+            remedy = Words("choose another {sheet}")
+            raise InputError(f"{path.name}, row 1: empty, expected column names; ", remedy)
+        begin = [["" if v is None else _text(v) for v in row] for row in rows[:LINES]]
+        head = find_head(begin, path.name, "row")
+        names, skip = numbered(len(rows[0])), 0
+        if not options.no_header:
+            names, skip = check_names(head.names, head.before, path.name, "row"), head.rows
+        columns = [
+            _column(name, [row[i] for row in rows[skip:]], name in keys)
+            for i, name in enumerate(names)
+        ]
+        return Table(
+            without_empty(pl.DataFrame(columns), 0 if options.no_header else len(head.names)),
+            Origin(path.name, "row", skip + 1, is_file=True),
+            units=head.units,
+            levels=head.levels,
+            timed=head.timed,
+            as_text=True,  # Numbers are numbers in a sheet.
+        )
+
+
+def _text(value: Any) -> str:
+    """Return the text of a cell; a time of a whole day is a date."""
+    return str(value).removesuffix(" 00:00:00") if isinstance(value, datetime.date) else str(value)
+
+
+def _filled(rows: list[tuple[Any, ...]], merged: list[Area], path: Path) -> list[list[Any]]:
+    """Return rows equally long, where merged cells of a column all have the value of the first.
+
+    Of cells that are merged across columns, as names are, the first alone has it.
+    """
+    width = max(map(len, rows), default=0)
+    check_columns(width, path.name)
+    check_size((ROW + FIELD * width) * len(rows), f"{path.name}: its cells")
+    table = [[*row, *[None] * (width - len(row))] for row in rows]
+    room = width * len(rows)
+    for first, top, last, bottom in merged:
+        last, bottom = min(last, width), min(bottom, len(rows))
+        room -= max(0, last + 1 - first) * max(0, bottom + 1 - top)
+        if room < 0:
+            raise InputError(f"{path.name}: its merged cells overlap; save it again")
+        cells = table[top - 1 : bottom]
+        value = cells[0][first - 1] if cells and first <= last else None
+        for row in cells:
+            row[first - 1 : last] = [value, *[None] * (last - first)][: last + 1 - first]
+            value = value if first == last else None
+    return table
+
+
+def _choose_sheet(names: list[str], wanted: str | None, file: str) -> str:
+    if wanted is None and len(names) == 1:
+        return names[0]
+    if wanted in names:
+        return str(wanted)
+    listed = f"its sheets are {some(map(repr, names), 12)}"
+    if wanted is None:
+        raise InputError(f"{file}: {listed}; ", Words("choose one with {sheet}"))
+    raise InputError(f"{file}: no sheet {wanted!r}{close_to(wanted, names)}; {listed}")
+
+
+def _column(name: str, values: list[Any], is_key: bool) -> pl.Series:
+    """Return a column as numbers, times or text, depending on what all its filled cells hold."""
+    values = [None if isinstance(v, str) and v in MISSING else v for v in values]
+    kinds = {type(value) for value in values if value is not None}
+    if kinds and kinds <= {datetime.datetime, datetime.date}:
+        midnight = datetime.time()
+        whole = [
+            datetime.datetime.combine(v, midnight) if type(v) is datetime.date else v
+            for v in values
+        ]
+        return pl.Series(name, whole, dtype=pl.Datetime("us"))
+    if kinds <= {int, float} and not is_key:
+        return pl.Series(name, values, dtype=pl.Float64)
+    if is_key and kinds <= {int, float}:
+        values = [int(v) if isinstance(v, float) and v.is_integer() else v for v in values]
+    texts = [None if v is None else str(v) for v in values]
+    return pl.Series(name, texts, dtype=pl.String)

@@ -1,0 +1,227 @@
+"""Choose and name the cells of a table: ids, units of columns that are cells, totals, `--cells`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+import polars as pl
+import xarray as xr
+
+from data_prep.base.errors import InputError, Words, close_to, counted, some
+from data_prep.cube import services_of
+from data_prep.readers.formats import without_suffix
+from data_prep.readers.options import CELL, TableOptions
+from data_prep.readers.origin import Origin, StepLog
+from data_prep.readers.rows import TOTAL
+from data_prep.readers.table import Table, is_text
+from data_prep.readers.units import common_unit, factor, unit_of, without_unit
+
+log, units_log = StepLog("cells"), StepLog("units")
+
+_WHOLE_NUMBER = r"^(0|[1-9][0-9]{0,17})$"
+
+
+def apply(table: Table, options: TableOptions) -> Table:
+    """Return a table with one column of the chosen cells, or with their columns, and all units."""
+    if table.kind == "wide":
+        table = _chosen_columns(_with_units(_in_one_unit(table), options), options)
+        ids = [*table.values]
+    else:
+        table = _without_slashes(_with_units(_with_written_ids(table, options), options))
+        table = _chosen_rows(_with_one_cell(table), options)
+        ids = table.codes(table.cells[0])[1]
+    log.note(table.origin, f"{counted(len(ids), 'cell')}, such as {next(iter(ids), None)}")
+    return table
+
+
+def _with_written_ids(table: Table, options: TableOptions) -> Table:
+    """Return ids that were read as numbers as text such as 007, or as the integers of a sheet."""
+    if table.kind != "long" or options.cell != CELL or not table.origin.is_file:
+        return table
+    ids = [c for c in table.cells if not is_text(table[c])]
+    if not ids or table.typed:
+        return table
+    for name in ids:
+        texts = table.origin.as_written(name)
+        if texts is not None:
+            table = table.with_columns(texts.alias(name))
+        elif not table[name].null_count():
+            table = table.with_columns(table[name].cast(pl.Int64))
+    return table.deciding(cell=",".join(table.cells))
+
+
+def whole_numbers(ids: pl.Series) -> pl.Series:
+    """Return text ids as integers if all of them look like integers, else unchanged."""
+    if ids.dtype != pl.String or not ids.str.contains(_WHOLE_NUMBER).all():
+        return ids
+    return ids.cast(pl.Int64)
+
+
+def _with_one_cell(table: Table) -> Table:
+    """Give a table one column of cells: of several, their ids joined; of services, the file."""
+    if table.kind == "services":
+        name = without_suffix(table.origin.name)
+        return table.with_columns(pl.Series(table.cells[0], [name] * len(table)))
+    ids = [_ids(table, name) for name in table.cells]
+    if len(ids) == 1:
+        return table if ids[0].dtype == table[ids[0].name].dtype else table.with_columns(*ids)
+    texts = [i.cast(pl.String).fill_null("nan") for i in ids]
+    joined = pl.select(pl.concat_str(texts, separator="/").alias(",".join(table.cells)))
+    table = table.without(table.cells).with_columns(joined.to_series())
+    return table.with_(cells=(joined.columns[0],))
+
+
+def _ids(table: Table, name: str) -> pl.Series:
+    """Return ids as integers if all look like integers, else unchanged."""
+    if table[name].dtype != pl.String:
+        return table[name]
+    codes, known = table.codes(name)
+    whole = whole_numbers(pl.Series(known, dtype=pl.String))
+    if whole.dtype == pl.String:
+        return table[name]
+    known_at = pl.Series(codes).replace(-1, None)
+    return whole.gather(known_at).alias(name)
+
+
+def _chosen_rows(table: Table, options: TableOptions) -> Table:
+    if options.cells is None:
+        return table
+    ids = table[table.cells[0]]
+    known = ids.drop_nulls().unique(maintain_order=True)
+    kept = known.filter(pl.Series(keep_cells(options.cells, known.to_list(), table.origin.name)))
+    return table.take(np.flatnonzero((ids.is_in(kept.implode()) | ids.is_null()).to_numpy()))
+
+
+def _chosen_columns(table: Table, options: TableOptions) -> Table:
+    if options.cells is None:
+        return table
+    ids = whole_numbers(pl.Series(table.values, dtype=pl.String)).to_list()
+    kept = keep_cells(options.cells, ids, table.origin.name)
+    return table.with_(values=tuple(np.array(table.values, dtype=object)[kept]))
+
+
+ALL_BUT = "not:"
+
+
+def keep_cells(text: str, cells: Collection[Any] | np.ndarray, name: str) -> np.ndarray:
+    """Return which cells to keep, `(cells,)` bool.
+
+    The text holds ids and ranges of whole numbers, separated by commas; after `not:`, those to
+    leave out.
+
+    >>> keep_cells("not:1-2", [1, 2, 3], "a.csv")
+    array([False, False,  True])
+    """
+    known = {str(cell): cell for cell in cells}
+    chosen: set[Any] = set()
+    for part in text.removeprefix(ALL_BUT).split(","):
+        chosen |= _among(part.strip(), known, name)
+    named = np.array([cell in chosen for cell in cells])
+    kept = ~named if text.startswith(ALL_BUT) else named
+    if not kept.any():
+        raise InputError(f"{name}: ", Words("{cells} leaves no cell; leave out fewer", cells=text))
+    return kept
+
+
+def _among(part: str, known: dict[str, Any], name: str) -> set[Any]:
+    if part in known:
+        return {known[part]}
+    span = re.fullmatch(r"(\d{1,18})\s*-\s*(\d{1,18})", part)
+    if span:
+        low, high = int(span[1]), int(span[2])
+        found = {c for c in known.values() if isinstance(c, int | np.integer) and low <= c <= high}
+        if (absent := high - low + 1 - len(found)) and found:
+            log.info(name, f"of cells {part}, {len(found)} occur and {absent} do not")
+        if found:
+            return found
+    raise InputError(
+        f"{name}: no cell {part!r} among its {len(known)} cells, such as "
+        f"{next(iter(known))!r}{close_to(part, known)}; ",
+        Words("give {cells} as ids and ranges, such as 5,11-20"),
+    )
+
+
+def _in_one_unit(table: Table) -> Table:
+    """Convert columns of cells whose values are written in several units to one.
+
+    Raises:
+        InputError: if these do not convert, or some have none.
+    """
+    cells, units = table.values, table.units
+    # One letter in brackets, as in Bridge (S), may be a direction.
+    if not any(map(units.get, cells)) and not all(len(unit_of(c)) > 1 for c in cells):
+        return table
+    own = {c: units.get(c) or unit_of(c) for c in cells}
+    own = {c: unit for c, unit in own.items() if unit or (table[c].fill_null(0) != 0).any()}
+    if len(set(own.values())) == 1:
+        return table
+    first: dict[str, str] = {}
+    for cell, unit in own.items():
+        first.setdefault(unit, cell)
+    shown = some((f"{unit or 'no unit'} ({cell!r})" for unit, cell in first.items()), 6)
+    name = table.origin.name
+    if (to := common_unit(sorted(first))) is None:
+        raise InputError(f"{name}: columns of cells are in {shown}; write one unit for all")
+    units_log.warning(name, f"columns of cells are in {shown}; converted to {to}")
+    scaled = [table[c] * factor(unit, to) for c, unit in own.items() if unit != to]
+    return table.with_columns(*scaled).with_(units={**units, **dict.fromkeys(cells, to)})
+
+
+def _with_units(table: Table, options: TableOptions) -> Table:
+    """Return a table with the unit of each variable: the given one, else by names or a row."""
+    wide, given = table.kind == "wide", options.units
+    found = {c: table.units.get(c) or unit_of(c) or "1" for c in table.values}
+    if given != "1" and not wide and len(found) > 1:
+        units_log.warning(
+            table.origin,
+            f"{given} is taken as the unit of {some(table.values)}; if that of one only, "
+            "write units into the names of columns, such as 'speed (km/h)'",
+        )
+    if wide:
+        common = set(found.values())
+        found = {options.name: common.pop() if len(common) == 1 else "1"}
+    known = [f"{c}: {unit}" for c, unit in found.items() if unit != "1"]
+    if known and given == "1":
+        other = Words("pass {units} for others")
+        units_log.info(table.origin, f"units {some(known, 5)}; ", other)
+    return table.with_(units=found if given == "1" else dict.fromkeys(found, given))
+
+
+def _without_slashes(table: Table) -> Table:
+    """Name services without a slash, which no variable may have: Flow instead of Flow (veh/h)."""
+    new: dict[str, str] = {}
+    for name in table.values:
+        bare = without_unit(name)
+        known = {*table.names, *new.values()}
+        new[name] = (name if bare in known else bare).replace("/", " per ")
+    new = {old: name for old, name in new.items() if "/" in old}
+    if new:
+        named = [f"{old!r} is named {name!r}" for old, name in new.items()]
+        log.info(table.origin, f"{some(named, 5)}")
+    return table.rename(new)
+
+
+def without_totals(ds: xr.Dataset, origin: Origin) -> xr.Dataset:
+    """Leave out cells that are named as totals, and are the sum or the mean of all others."""
+    ids = ds["cell"].to_numpy().astype(str)
+    kept = np.ones(len(ids), dtype=bool)
+    for at in np.flatnonzero([re.match(TOTAL, cell) is not None for cell in ids]):
+        others = ds.isel(cell=np.delete(np.arange(len(ids)), at))
+        own = ds.isel(cell=at)
+        sums, means = others.sum("cell", skipna=False), others.mean("cell", skipna=False)
+        if len(ids) > 2 and any(
+            all(_nearly(own[n], made[n]) for n in services_of(ds)) for made in (sums, means)
+        ):
+            kept[at] = False
+            log.warning(origin, f"cell {ids[at]} is left out: the total of the others")
+    return ds if kept.all() else ds.isel(cell=kept)
+
+
+def _nearly(own: xr.DataArray, made: xr.DataArray) -> bool:
+    """Return whether values are equal but for rounding where both are known, and some are."""
+    known = (own.notnull() & made.notnull()).to_numpy()
+    a, b = own.to_numpy()[known], made.to_numpy()[known]
+    return bool(known.any()) and np.allclose(a, b, rtol=1e-3, atol=0.01 * float(np.abs(b).mean()))

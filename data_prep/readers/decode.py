@@ -1,0 +1,128 @@
+"""Read a part of a file as a table, by its format."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pandas as pd
+import polars as pl
+
+from data_prep.base.errors import InputError, Words, as_text, counted, no_file, reading
+from data_prep.base.limits import check_expansion
+from data_prep.readers.formats import Format, Part, format_of, suffixes
+from data_prep.readers.numbers import decide_decimal, to_numbers
+from data_prep.readers.options import TableOptions
+from data_prep.readers.origin import Origin, StepLog
+from data_prep.readers.table import Table, from_pandas, without_nan
+
+PANDAS = {
+    ".xls": "read_excel", ".ods": "read_excel", ".xlsb": "read_excel",
+    ".xml": "read_xml", ".html": "read_html", ".orc": "read_orc", ".dta": "read_stata",
+    ".sav": "read_spss", ".sas7bdat": "read_sas", ".xpt": "read_sas",
+}  # fmt: skip
+"""Functions of pandas for other kinds of files."""
+
+
+log = StepLog("decode")
+
+
+def read_table(
+    path: Path, *, text_columns: Container[str] = (), options: TableOptions | None = None
+) -> tuple[pd.DataFrame, Origin]:
+    """Read a CSV, Parquet or Excel file; return it with the location of its rows, for errors.
+
+    An empty field is NaN or None. The `text_columns` of a CSV are kept as text.
+    """
+    options = options or TableOptions()
+    table = read_part(Part(path.name, path), options, text_columns)
+    mark = decide_decimal(table, options.decimal, text_columns)
+    if mark == "comma" and not table.as_text:
+        comma = dataclasses.replace(options, decimal=mark)
+        return read_table(path, text_columns=text_columns, options=comma)
+    return to_numbers(table, mark, text_columns).frame(), table.origin
+
+
+def apply(parts: Sequence[Part], options: TableOptions) -> list[Table]:
+    """Return the tables of all parts; of several sheets, those that have times."""
+    tables = []
+    for part in parts:
+        table = read_part(part, options, options.keys)
+        if len(parts) > 1 and part.sheet and not (table.timed and len(table)):
+            log.info(part.path.name, f"sheet {part.sheet!r} has no times and is left out")
+            continue
+        if len(parts) > 1:
+            several = part.sheet and any(other.path != part.path for other in parts)
+            name = f"{part.path.name}, {part.name}" if several else part.name
+            table = table.with_(origin=dataclasses.replace(table.origin, name=name))
+        tables.append(table)
+    if not tables:
+        name = parts[0].path.name
+        raise InputError(f"{name}: no sheet has a table with times; ", Words("choose {sheet}"))
+    return tables
+
+
+def of_frame(df: pd.DataFrame) -> Table:
+    """Return the table of a frame, whose index is not read."""
+    origin = Origin()
+    return Table(without_nan(from_pandas(df)), origin, origin.name, as_text=True)
+
+
+def read_part(part: Part, options: TableOptions, keys: Container[str]) -> Table:
+    """Read a part as it stands: numbers with commas are text; columns of `keys` stay text."""
+    path, found = part.path, checked_format(part.path, part.content)
+    with reading(path.name, found.how, "save it again"), _without_panic():
+        table = found.read(part, options, keys)
+    _check_texts(table.columns, path)
+    width = counted(len(table.names), "column")
+    log.note(part.name, f"{found.how.removeprefix('as ')}: {len(table):,} rows of {width}")
+    if found.typed:
+        table = table.with_(columns=without_nan(table.columns), typed=True)
+    return table.with_(name=part.name)
+
+
+def checked_format(path: Path, content: bytes | None = None) -> type[Format]:
+    """Return the format of a file.
+
+    Raises:
+        InputError: if there is no such file, or it is of no known format.
+    """
+    known = ", ".join(suffixes())
+    if not path.is_file():
+        raise no_file(path, "table", f"give one of {known}")
+    if as_text(str(path)) != str(path):
+        raise InputError(f"{path}: this name is not UTF-8, expected UTF-8 for a table; rename it")
+    if (found := format_of(path, content)) is None:
+        raise InputError(
+            f"{path.name}: unknown kind of file {path.suffix!r}, expected one of {known}; "
+            f"{_other_ways(path)}"
+        )
+    return found
+
+
+def _other_ways(path: Path) -> str:
+    """Return how to read a file of another kind: by pandas, if it knows it."""
+    reader = PANDAS.get(path.suffix.lower())
+    if reader is None:
+        return "save the table as one of them"
+    saved = f"{path.stem}.parquet"
+    return f"convert it in Python: pandas.{reader}({str(path)!r}).to_parquet({saved!r})"
+
+
+@contextmanager
+def _without_panic() -> Iterator[None]:
+    """Turn a panic of Polars, a `BaseException`, into a `ValueError`."""
+    try:
+        yield
+    except pl.exceptions.PanicException as e:
+        raise ValueError(str(e)) from e
+
+
+def _check_texts(table: pl.DataFrame, path: Path) -> None:
+    """Refuse texts that are too long in total; equal ones may be stored only once."""
+    for column in table.iter_columns():
+        if column.dtype == pl.String:
+            n_bytes = int(column.str.len_bytes().sum())
+            check_expansion(n_bytes, path, f"{path.name}: the text of column {column.name!r}")

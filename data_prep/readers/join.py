@@ -1,0 +1,222 @@
+"""Make one table of several: their rows below each other, or a service or cell of each."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import reduce
+
+import numpy as np
+import polars as pl
+
+from data_prep.base.errors import InputError, Words, counted, some
+from data_prep.readers.formats import without_suffix
+from data_prep.readers.options import TableOptions
+from data_prep.readers.origin import Origin, StepLog
+from data_prep.readers.table import Table
+from data_prep.readers.units import common_unit, is_service, scale_of, unit_of, without_unit
+
+FILE = "file"
+"""Name of the column of cells that are files."""
+
+log = StepLog("join")
+
+
+def apply(tables: Sequence[Table], name: str, options: TableOptions) -> Table:
+    """Return one table of several: their rows below each other, or a service or cell of each."""
+    tables = _with_files(tables, name, options)
+    if len(tables) == 1:
+        return tables[0]
+    first, layout = tables[0], options.layout
+    for one in tables[1:]:
+        if one.times != first.times:
+            raise InputError(
+                f"{name}: {one.name} has its times in {[*one.times]}, {first.name} in "
+                f"{[*first.times]}; give tables of one form"
+            )
+    tables = _named_without_units(tables)
+    tables = _stacked_by(tables, lambda one: one.name, name, options)
+    first = tables[0]
+    texts = [c for c in first.names if first[c].dtype == pl.String]
+    keys = list(dict.fromkeys([*first.times, *texts]))
+    same = all(set(one.names) == set(first.names) for one in tables)
+    if not same:
+        tables = _stacked_by(tables, lambda one: frozenset(one.names), name, options)
+        return _joined(tables, [k for k in keys if all(k in one for one in tables)], name)
+    sets = [one.columns.select(keys).unique() for one in tables]
+    together = pl.concat(sets, how="vertical_relaxed")
+    n_common = len(together) - len(together.unique())
+    if 2 * n_common <= min(map(len, sets)):
+        return _stacked(tables, name)
+    values = [c for c in first.names if c not in keys]
+    n_services = sum(map(is_service, values))
+
+    def changed(change: Callable[[pl.DataFrame, str], pl.DataFrame]) -> list[Table]:
+        return [one.with_(columns=change(one.columns, without_suffix(one.name))) for one in tables]
+
+    if len(texts) > len(set(texts) & set(first.times)):
+        if len(values) != 1:
+            return _stacked(tables, name)
+        return _joined(changed(lambda table, name: table.rename({values[0]: name})), keys, name)
+    if len({one.name for one in tables}) < len(tables):
+        raise InputError(
+            f"{name}: {first.origin.name} and {tables[1].origin.name} have the same times and "
+            "columns; give files of different days, or name their cells apart"
+        )
+    if layout == "services" or (
+        layout == "auto" and (n_services == len(values) or len(values) < 2)
+    ):
+        log.info(name, f"each of {len(tables)} tables is a cell: {_names_of(tables)}")
+        cells = changed(lambda table, name: table.with_columns(cell=pl.lit(name)))
+        return _stacked(cells, name).with_(kind="long")
+    if layout == "wide" or n_services == 0:
+        log.info(name, f"each of {len(tables)} tables is a service: {_names_of(tables)}")
+
+        def long(table: pl.DataFrame, name: str) -> pl.DataFrame:
+            return table.unpivot(values, index=first.times, variable_name="cell", value_name=name)
+
+        return _joined(changed(long), [*first.times, "cell"], name)
+    raise InputError(
+        f"{name}: its tables {_names_of(tables)} have the same times and columns; ",
+        Words(
+            "pass {cell:file} if each table is a cell and its columns are services, "
+            "{layout:wide} if each is a service and its columns are cells"
+        ),
+    )
+
+
+def _with_files(tables: Sequence[Table], name: str, options: TableOptions) -> Sequence[Table]:
+    """Name the rows of each table by its file, if that is what a cell is."""
+    if FILE not in options.cell.split(",") or any(FILE in table for table in tables):
+        return tables
+    files = [without_suffix(table.name) for table in tables]
+    if again := [file for file, n in Counter(files).items() if n > 1]:
+        raise InputError(f"{name}: {again[0]!r} names several tables, expected one; rename a file")
+    log.info(name, f"each of {counted(len(files), 'table')} is a cell: {some(files, 8)}")
+    return [
+        table.with_columns(pl.Series(FILE, [file] * len(table)))
+        for table, file in zip(tables, files, strict=True)
+    ]
+
+
+def _stacked_by(
+    tables: Sequence[Table], form: Callable[[Table], Hashable], name: str, options: TableOptions
+) -> list[Table]:
+    """Return one table for each form, such as the sheets of a name in daily workbooks."""
+    forms: dict[Hashable, list[Table]] = {}
+    for one in tables:
+        forms.setdefault(form(one), []).append(one)
+    if len(forms) == 1:
+        return list(tables)
+    whole = [apply(own, name, options) for own in forms.values()]
+    return [one.with_(name=own[0].name) for one, own in zip(whole, forms.values(), strict=True)]
+
+
+def _named_without_units(tables: Sequence[Table]) -> Sequence[Table]:
+    """Return tables whose columns have no unit in their names where files differ only in units."""
+    names = [{without_unit(c): c for c in one.names} for one in tables]
+    if any(len(own) < len(one.names) for own, one in zip(names, tables, strict=True)):
+        return tables
+    changed = [
+        bare
+        for bare, name in names[0].items()
+        if any(own.get(bare, name) != name for own in names) and all(bare in own for own in names)
+    ]
+    renamed = []
+    for one, own in zip(tables, names, strict=True) if changed else ():
+        units = {bare: unit_of(own[bare]) for bare in changed if unit_of(own[bare])}
+        one = one.rename({own[bare]: bare for bare in changed})
+        renamed.append(one.with_(units={**one.units, **units}))
+    return renamed or tables
+
+
+def _names_of(tables: Sequence[Table]) -> str:
+    return some(list(dict.fromkeys(without_suffix(one.name) for one in tables)), 8)
+
+
+def _stacked(tables: Sequence[Table], name: str) -> Table:
+    """Return the rows of all tables below each other; equal rows of two files are kept once."""
+    names, units = tables[0].names, _units_of(tables, name)
+    parts = [_in_units(one, units).select(names) for one in tables]
+    kinds = {c: {part[c].dtype for part in parts} for c in names}
+    as_text = [c for c, found in kinds.items() if len(found) > 1 and pl.String in found]
+    parts = [part.with_columns(pl.col(as_text).cast(pl.String)) for part in parts]
+    whole = pl.concat(parts, how="vertical_relaxed")
+    file = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    again = np.zeros(len(whole), dtype=bool)
+    if whole.is_duplicated().any():
+        of_first = whole.with_columns(file=pl.Series(file)).select(pl.col("file").min().over(names))
+        again = of_first["file"].to_numpy() < file
+        if again.any():
+            log.warning(
+                name,
+                f"{counted(int(again.sum()), 'row')} of "
+                f"{some([tables[i].name for i in np.unique(file[again])], 5)} stand in an "
+                "earlier file, too, and are kept once",
+            )
+    log.info(name, f"{len(tables)} tables below each other: {_names_of(tables)}")
+    starts = np.cumsum([0, *map(len, parts)]).tolist()
+    stack = tuple(zip(starts, (one.origin for one in tables), strict=False))
+    origin = dataclasses.replace(
+        tables[0].origin, name=name, first=0, rows=np.flatnonzero(~again), stack=stack
+    )
+    return tables[0].with_(columns=whole.filter(~again), origin=origin, name=name, units=units)
+
+
+def _units_of(tables: Sequence[Table], name: str) -> dict[str, str]:
+    """Return the unit of each column in all tables; refuse units that do not convert to one."""
+    units = {}
+    for column in {column: None for one in tables for column in one.units}:
+        own = {one.name: one.units.get(column, "") for one in tables}
+        common = common_unit(list(own.values()))
+        if common is None:
+            found = some([f"{u or 'no unit'} in {file}" for file, u in own.items()], 3)
+            raise InputError(f"{name}: column {column!r} has {found}; write it in one unit")
+        units[column] = common
+        if len(set(own.values())) > 1:
+            found = some(sorted(set(own.values())), 6)
+            log.warning(name, f"column {column!r} is in {found}; converted to {common}")
+    return units
+
+
+def _in_units(one: Table, units: Mapping[str, str]) -> pl.DataFrame:
+    """Return the columns of a table in given units."""
+    sizes = {c: scale_of(u)[1] / scale_of(units[c])[1] for c, u in one.units.items()}
+    changed = {c: size for c, size in sizes.items() if size != 1 and c in one}
+    return one.columns.with_columns(pl.col(name) * size for name, size in changed.items())
+
+
+def _joined(tables: Sequence[Table], keys: Sequence[str], name: str) -> Table:
+    """Return the columns of all tables beside each other, by common keys."""
+    others = [c for one in tables for c in one.names if c not in keys]
+    if len(set(others)) < len(others) or not set(tables[0].times) <= set(keys):
+        raise InputError(
+            f"{name}: {tables[0].name} has the columns {some(tables[0].names, 8)}, "
+            f"{tables[1].name} {some(tables[1].names, 8)}; give tables of one form, or with no "
+            "column in common but times and cells"
+        )
+    for one in tables:
+        if one.repeats(*keys):
+            raise InputError(
+                f"{name}: {one.name} has several rows for the same {' and '.join(keys)}; "
+                "prepare it alone"
+            )
+
+    def join(left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
+        return left.join(
+            right, on=list(keys), how="full", coalesce=True, maintain_order="left_right"
+        )
+
+    log.info(name, f"the columns of {len(tables)} tables beside each other: {_names_of(tables)}")
+    columns = reduce(join, (one.columns for one in tables))
+    if short := [one for one in tables if len(one) < len(columns)]:
+        log.warning(
+            name,
+            f"of {len(columns)} rows of {' and '.join(keys)}, some tables have fewer: "
+            f"{some([f'{len(one)} of {one.name}' for one in short], 5)}; their columns "
+            "are empty in the others, as where a column has another name",
+        )
+    units = {c: u for one in tables for c, u in one.units.items()}
+    origin = Origin(name, is_file=True)
+    return Table(columns, origin, name, tables[0].times, units=units)

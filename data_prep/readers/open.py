@@ -1,0 +1,82 @@
+"""Find the files that hold a table, or several: a folder, a zip, a pattern, sheets."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_prep.base.errors import InputError, no_file, some
+from data_prep.readers.formats import Format, Part, format_of, suffixes
+from data_prep.readers.formats.text import may_have_times
+from data_prep.readers.options import TableOptions
+from data_prep.readers.origin import StepLog
+
+log = StepLog("open")
+
+MOST_FILES = 10_000
+"""Most files of an export, each of which takes some milliseconds."""
+
+
+def apply(path: Path, options: TableOptions) -> tuple[list[Path], list[Part]]:
+    """Return the files of a path, and their parts without texts that hold no table, as a README.
+
+    Args:
+        path: a file, a folder, a zip, or a pattern such as `exports/*.csv`.
+        options: the sheet of workbooks.
+    """
+    files = files_of(path)
+    parts = [part for file in files for part in _parts_of(file, options)]
+    if len(parts) == 1:
+        log.note(path.name, f"one table, in {parts[0].path.name}")
+        return files, parts
+    log.note(path.name, f"{len(parts)} tables: {some([part.name for part in parts], 5)}")
+    prose = [p for p in parts if p.sheet is None and not may_have_times(p.path, p.content)]
+    if 0 < len(prose) < len(parts):
+        names = some([p.name for p in prose], 5)
+        log.warning(path.name, f"left out, as no row has a time: {names}")
+        parts = [part for part in parts if part not in prose]
+    return files, parts
+
+
+def _parts_of(path: Path, options: TableOptions) -> list[Part]:
+    """Return the parts of a file; without a known format, it is one."""
+    found = format_of(path) if path.is_file() else None
+    return (found or Format).parts(path, options)
+
+
+def is_pattern(path: Path) -> bool:
+    """Return whether a path is no file but a pattern such as `exports/*.csv`."""
+    return glob.has_magic(str(path)) and not path.exists()
+
+
+def files_of(path: Path) -> list[Path]:
+    """Return the tables of a folder or of a pattern, or the one file."""
+    if not path.is_dir() and not is_pattern(path):
+        return [path]
+    top = Path(path.anchor or ".")
+    found = path.iterdir() if path.is_dir() else top.glob(str(path.relative_to(path.anchor)))
+    shown = sorted(p for p in found if p.is_file() and p.name[:1] not in ".~")
+    ends = suffixes(in_folder=path.is_dir())
+    files = [p for p in shown if p.name.lower().endswith(ends)]
+    if not files:
+        raise no_file(path, "table", f"give one of {', '.join(suffixes())}, or a folder of them")
+    check_number(path, files)
+    listed = set(files)
+    say_left_out(path, [p.name for p in shown if p not in listed])
+    return files
+
+
+def check_number(path: Path, names: Sequence[object]) -> None:
+    """Refuse more tables than a month of files has."""
+    if (n := len(names)) > MOST_FILES:
+        raise InputError(
+            f"{path}: holds {n:,} tables, expected at most {MOST_FILES:,}; join those of a month, "
+            "say, into one file"
+        )
+
+
+def say_left_out(path: Path, names: Sequence[str]) -> None:
+    """Say which files hold no table."""
+    if names:
+        log.info(path.name, f"left out, as they are no tables: {some(names, 5)}")

@@ -1,0 +1,454 @@
+"""Put the rows of a table, long or wide, into even steps: a cube."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import xarray as xr
+from pandas.api import types
+
+from data_prep.base.errors import InputError, Words, counted, some
+from data_prep.base.limits import check_size
+from data_prep.cube import make_cube, with_places
+from data_prep.notices import warn_of_speeds_of_0
+from data_prep.readers.cells import ALL_BUT, whole_numbers
+from data_prep.readers.columns import cell_ids, factorize, numbers
+from data_prep.readers.counters import increments, readings, refuse_levels
+from data_prep.readers.options import TableOptions
+from data_prep.readers.origin import Origin, StepLog
+from data_prep.readers.places import read_places, read_properties
+from data_prep.readers.resampling import check_periods, check_steps
+from data_prep.readers.table import Table, is_text
+from data_prep.readers.time_axis import TimeAxis, may_be_shown_twice, place_times
+from data_prep.readers.times import EPOCH_SECONDS, read_times
+from data_prep.readers.units import is_level, usual
+
+
+def counts_rows(df: pd.DataFrame) -> bool:
+    """Return whether the index counts rows, as those of `read_csv`, `reset_index` and `concat` do.
+
+    >>> counts_rows(pd.DataFrame({"ds": ["2024-01-01"], "y": [1.0]}))
+    True
+    """
+    whole = types.is_integer_dtype(df.index.dtype) and len(df) > 0
+    return whole and max(df.index) < EPOCH_SECONDS[0]
+
+
+SHOWN = 5
+RESERVED = ("time", "cell", "lon", "lat")
+
+log = StepLog("steps")
+
+
+def apply(table: Table, options: TableOptions) -> xr.Dataset:
+    """Turn a table whose cells are known into a cube."""
+    _check_not_empty(*table.columns.shape, table.origin)
+    times = table.series(table.time)
+    if table.kind == "wide":
+        ids = pd.Index(whole_numbers(pl.Series(table.values, dtype=pl.String)).to_list())
+        columns = [table.series(c).rename(id_) for c, id_ in zip(table.values, ids, strict=True)]
+        return _Rows(table, times, columns, cell_ids(ids, table.origin), None, options).cube()
+    cell = table.cells[0]
+    properties = read_properties(table, [table.time, cell, *table.values])
+    columns = [table.series(c) for c in table.values if c not in properties]
+    cells, cell_at = factorize(table.series(cell), table.origin)
+    cube = _Rows(table, times, columns, cells, cell_at, options).cube()
+    places = read_places(table, cell_at)
+    for name in properties:
+        log.info(table.origin, f"column {name} has one value for each cell and is kept")
+    first = np.unique(cell_at, return_index=True)[1]
+    cube = cube if places is None else with_places(cube, *places)
+    return cube.assign_coords({n: ("cell", _of_cells(table[n][first])) for n in properties})
+
+
+def from_frame(
+    df: pd.DataFrame,
+    *,
+    name: str = "value",
+    options: TableOptions | None = None,
+    title: str = "A table",
+) -> xr.Dataset:
+    """Turn a wide frame, one row per time and one column per cell, into a cube.
+
+    Args:
+        df: `(time, cell)` values, with times as index and cell ids as columns.
+        name: name of the variable.
+        options: units, time zone, clock and the treatment of gaps.
+        title: title of the cube.
+
+    >>> index = pd.date_range("2024-01-01", periods=2, freq="h", tz="Europe/Rome")
+    >>> ds = from_frame(pd.DataFrame({7: [1.0, 2.0]}, index=index), name="net")
+    >>> str(ds.time.values[0]), ds.attrs["time_zone"]
+    ('2023-12-31T23:00:00.000000000', 'Europe/Rome')
+    """
+    options = dataclasses.replace(options or TableOptions(), name=name)
+    about = {"title": title, "source": "a pandas DataFrame"}
+    table = Table(units={name: options.units}, about=about)
+    _check_not_empty(*df.shape, table.origin)
+    columns = [df.iloc[:, i] for i in range(df.shape[1])]
+    cells = cell_ids(df.columns, table.origin)
+    return _Rows(table, df.index.to_series(), columns, cells, None, options).cube()
+
+
+Readings = tuple[np.ndarray, np.ndarray]
+"""Values of a counter and their times in ns, each `(rows,)`."""
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows to put into steps.
+
+    Attributes:
+        table: where they stand, and the units.
+        written_times: `(rows,)` times as they are written.
+        columns: `(rows,)` values of each variable, or, without `cell_at`, of each cell.
+        cells: `(cells,)` ids.
+        cell_at: `(rows,)` position of each row's cell; None if columns are cells.
+        options: how to read times, and what to do with gaps and repeated rows.
+    """
+
+    table: Table
+    written_times: pd.Series
+    columns: Sequence[pd.Series]
+    cells: np.ndarray
+    cell_at: np.ndarray | None
+    options: TableOptions
+
+    @property
+    def origin(self) -> Origin:
+        """Where the rows stand."""
+        return self.table.origin
+
+    def cube(self) -> xr.Dataset:
+        """Return the cube of the rows."""
+        options, origin = self.options, self.origin
+        times, zone = read_times(
+            self.written_times, options.clock, origin, options.time_format, options.time_zone
+        )
+        cell_at = np.zeros(len(times), dtype=np.int64) if self.cell_at is None else self.cell_at
+        axis = place_times(times, cell_at, zone, origin, options)
+        at = axis.at
+        if options.resampling is not None:
+            at = np.unique(axis.times, return_inverse=True)[1]
+        n_apart = 1 if self.cell_at is None else len(self.cells)
+        same = at * n_apart + cell_at
+        if options.resampling is None and self.cell_at is None:
+            check_steps(axis.shown, axis.at, origin, options.gaps)
+        repeat = None if options.of_events else _first_repeat(same)
+        if repeat and options.duplicates == "error":
+            twice = _to_read_hour_twice(times, same, zone, options)
+            copies = self._copies(same)
+            if copies.any() and not twice:
+                return self._without(copies).cube()
+            raise self._repeated(repeat, times, twice)
+        if options.resampling is None and self.cell_at is not None:
+            check_periods(axis.shown, axis.at, self.cells, cell_at, origin, options.gaps)
+        if options.of_counters:
+            values, axis = self._increases(axis)
+        else:
+            values = self._in_steps(same, axis.at * n_apart + cell_at, axis)
+        first, last = str(axis.shown[0]), str(axis.shown[-1])
+        log.note(origin, f"{counted(len(axis.steps), 'step')} from {first} to {last}")
+        return _make_cube(values, axis, self.cells, self.table, options)
+
+    def _copies(self, same: np.ndarray) -> np.ndarray:
+        """Return which rows repeat the time, cell and values of an earlier one, `(rows,)`."""
+        columns = [pd.Series(same), *(column.reset_index(drop=True) for column in self.columns)]
+        found: np.ndarray = pd.concat(columns, axis=1, ignore_index=True).duplicated().to_numpy()
+        return found
+
+    def _without(self, copies: np.ndarray) -> _Rows:
+        """Return the rows that are no copies; say how many were left out."""
+        n, first = counted(int(copies.sum()), "repeated row"), int(copies.argmax())
+        log.warning(self.origin, f"left out {n}, the first in {self.origin.place(first)}")
+        return _Rows(
+            self.table.with_(origin=self.origin.of_rows(np.flatnonzero(~copies))),
+            self.written_times[~copies],
+            [column[~copies] for column in self.columns],
+            self.cells,
+            None if self.cell_at is None else self.cell_at[~copies],
+            self.options,
+        )
+
+    def _repeated(
+        self, repeat: tuple[int, int], times: pd.DatetimeIndex, twice: Words | None
+    ) -> InputError:
+        """Return the error for two rows of one time and cell."""
+        (first, second), origin = repeat, self.origin
+        files = Words("if each file is a cell, pass {cell:file}; else " if origin.stack else "")
+        if self.cell_at is None:
+            advice = twice or origin.either(
+                Words(
+                    "name the column of cells with {cell} if the table is long; else remove one, "
+                    "or pass {duplicates:sum} or {duplicates:mean}"
+                ),
+                "give df.reset_index() if the table is long; else remove one, or pass "
+                "duplicates='sum' or duplicates='mean' to open_cube(df, …)",
+            )
+            place = f"{origin.unit} {origin.number(first)}, expected one row per time; "
+            found = f"{origin.at(second)}: time {times[first]} is already in {place}"
+            return InputError(found, files, advice)
+        cell = self.cells[self.cell_at[first]]
+        return InputError(
+            f"{origin.at(second)}: time {times[first]}, cell {cell} is already in "
+            f"{origin.place(first)}, expected one row for each; ",
+            files if self.table.kind == "services" else "",
+            twice
+            or Words(
+                "remove one or pass {duplicates:sum} or {duplicates:mean}; if each row is an "
+                "event, count them with {resample:1h} {agg:count}"
+            ),
+        )
+
+    def _values(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield each variable's values, `(rows,)`, or `(rows, cells)` if columns are cells."""
+        if self.cell_at is None:
+            grid = np.column_stack([numbers(column, self.origin) for column in self.columns])
+            yield self.options.name, grid
+        else:
+            for column in self.columns:
+                yield str(column.name), numbers(column, self.origin)
+
+    def _in_steps(
+        self, same: np.ndarray, slots: np.ndarray, axis: TimeAxis
+    ) -> dict[str, np.ndarray]:
+        """Put the values of rows into steps of cells, each `(steps, cells)`.
+
+        Equal numbers in `same`, `(rows,)`, are rows of one record; `slots` are the records' places.
+        """
+        shape, options, origin = (len(axis.steps), len(self.cells)), self.options, self.origin
+        size = shape[0] if self.cell_at is None else math.prod(shape)
+        resampling, cube = options.resampling, {}
+        rows, record = _records(same)
+        repeated = len(rows) < len(same)
+        places = slots[rows] if repeated else slots
+        for name, values in self._values():
+            _warn_of_averaged_zeros(values, name, self.table, options)
+            if repeated:
+                values = _place(values, record, len(rows), origin, options, options.duplicates)
+            cube[name] = _place(values, places, size, origin, options).reshape(shape)
+            if resampling and resampling.of_events:
+                n_events = np.bincount(slots, minlength=size).reshape(shape)
+                gaps = options.allow_gaps
+                cube[name] = resampling.fill(cube[name], n_events, axis, origin, gaps)
+            elif resampling:
+                of_cells = (rows[i] for i in self._rows_of_cells(values, rows))
+                records = ((axis.times[i], axis.at[i]) for i in of_cells)
+                what = origin.name if self.cell_at is None else f"{origin.name}, {name}"
+                cube[name] = resampling.merge_cells(cube[name], records, axis, self.cells, what)
+        return cube
+
+    def _rows_of_cells(self, values: np.ndarray, rows: np.ndarray) -> Iterable[np.ndarray]:
+        """Return the records of each cell with a value, of those whose first rows are given."""
+        seen = _seen(values, self.options)
+        if self.cell_at is None:
+            return (np.flatnonzero(known) for known in seen.T)
+        return _split(np.where(seen, self.cell_at[rows], -1), len(self.cells))
+
+    def _counters(
+        self, axis: TimeAxis
+    ) -> Iterator[tuple[str, list[tuple[np.ndarray, np.ndarray]]]]:
+        """Yield the readings and times of each cell's counter, of each variable."""
+        if self.cell_at is None:
+            found = [(readings(column, self.origin), axis.times) for column in self.columns]
+            yield self.options.name, found
+        else:
+            of_cells = _split(self.cell_at, len(self.cells))
+            for column in self.columns:
+                known = readings(column, self.origin)
+                yield str(column.name), [(known[i], axis.times[i]) for i in of_cells]
+
+    def _increases(self, axis: TimeAxis) -> tuple[dict[str, np.ndarray], TimeAxis]:
+        """Return the increments `(steps, cells)` of counters, and the steps first to last."""
+        found = {}
+        for name, of_cells in self._counters(axis):
+            seen = [_seen(values, self.options) for values, _ in of_cells]
+            known = [(v[s], t[s]) for (v, t), s in zip(of_cells, seen, strict=True)]
+            found[name] = increments(known, axis)
+        refuse_levels(found, self.origin)
+        for name, own in found.items():
+            own.say(self.cells, f"{self.origin.name}, {name}")
+        any_known = [np.isfinite(own.values).any(axis=1) for own in found.values()]
+        steps = np.flatnonzero(np.any(any_known, axis=0))
+        if not steps.size:
+            raise InputError(
+                f"{self.origin.name}: no step lies between two readings of a counter; ",
+                Words("give a longer {resample}"),
+            )
+        span = slice(steps[0], steps[-1] + 1)
+        whole = {name: own.values[span] for name, own in found.items()}
+        return whole, dataclasses.replace(axis, steps=axis.steps[span])
+
+
+def _check_not_empty(n_rows: int, n_columns: int, origin: Origin) -> None:
+    if not (n_rows and n_columns):
+        raise InputError(
+            f"{origin.name}: {n_rows} rows and {n_columns} columns of data, expected at "
+            "least one of each; give the table that holds the records"
+        )
+
+
+def _first_repeat(at: np.ndarray) -> tuple[int, int] | None:
+    """Return two rows with the same position, or None."""
+    if (np.diff(at) > 0).all():  # As most tables are, which spares to sort them.
+        return None
+    order = np.argsort(at, kind="stable")
+    repeats = np.flatnonzero(np.diff(at[order]) == 0)
+    if not repeats.size:
+        return None
+    return int(order[repeats[0]]), int(order[repeats[0] + 1])
+
+
+def _to_read_hour_twice(
+    times: pd.DatetimeIndex, same: np.ndarray, zone: str | None, options: TableOptions
+) -> Words | None:
+    """Return advice if repeated times may be the hour that a wall clock shows twice, else None.
+
+    `same` `(rows,)` are equal numbers for rows of the same time and cell; `zone` is that of times
+    with an offset.
+    """
+    repeated = times[pd.Series(same).duplicated().to_numpy()]
+    if zone is not None or not may_be_shown_twice(repeated, options.time_zone or None):
+        return None
+    return Words(
+        "if they are two hours that a clock shows alike, as daylight saving time ends, pass "
+        "{clock:local} and {time_zone}; else remove one, or pass {duplicates:sum} or "
+        "{duplicates:mean}"
+    )
+
+
+def _records(same: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first row of each record, and each row's record; equal numbers are one record."""
+    if _first_repeat(same) is None:
+        return np.arange(len(same)), np.arange(len(same))
+    return np.unique(same, return_index=True, return_inverse=True)[1:]
+
+
+def _place(
+    values: np.ndarray,
+    at: np.ndarray,
+    size: int,
+    origin: Origin,
+    options: TableOptions,
+    merge: str = "",
+) -> np.ndarray:
+    """Place rows at their positions among `size`, NaN elsewhere; merge repeated positions.
+
+    They are merged to their sum or mean; the default is the aggregate of the resampling.
+    """
+    check_size(8 * size * math.prod(values.shape[1:]), f"{origin.name}: the cube")
+    out = np.full((size, *values.shape[1:]), np.nan)
+    if _first_repeat(at) is None:
+        out[at] = values
+        return out
+    seen = _seen(values, options)
+    count, total = np.zeros_like(out), np.zeros_like(out)
+    np.add.at(count, at, seen)
+    with np.errstate(over="ignore"):  # `write_cube` checks for overflow
+        np.add.at(total, at, np.where(seen, values, 0.0))
+    merge = merge or (options.resampling.agg if options.resampling else "")
+    merged = total / np.maximum(count, 1) if merge == "mean" else total
+    return np.where(count > 0, merged, np.nan)
+
+
+def _seen(values: np.ndarray, options: TableOptions) -> np.ndarray:
+    """Return which values were recorded, in their shape."""
+    result: np.ndarray = ~np.isnan(values) & ((values != 0) | (not options.zero_is_missing))
+    return result
+
+
+def _split(cell_at: np.ndarray, n_cells: int) -> list[np.ndarray]:
+    """Return the rows of each cell; those at position -1 are of none."""
+    order = np.argsort(cell_at, kind="stable")
+    return np.split(order, np.searchsorted(cell_at[order], np.arange(n_cells + 1)))[1:-1]
+
+
+def _warn_of_empty(variable: str, cells: np.ndarray, origin: Origin) -> None:
+    """Log the cells without a value, which no model can be trained for."""
+    if not cells.size:
+        return
+    advice = origin.either(
+        Words("{cells}", cells=f"{ALL_BUT}{','.join(map(str, cells[:SHOWN]))}"),
+        f"df.drop(columns={cells[:SHOWN].tolist()})",
+    )
+    shown = f"{counted(cells.size, 'cell')} without a value of {variable}: {some(cells, SHOWN)}"
+    log.warning(origin, f"{shown}; leave out by ", advice)
+
+
+def _warn_of_averaged_zeros(
+    values: np.ndarray, variable: str, table: Table, options: TableOptions
+) -> None:
+    """Log speeds of 0 that are going to be part of means, where they are not seen any more."""
+    averaged = options.resampling is not None and options.resampling.agg == "mean"
+    if averaged and not options.zero_is_missing:
+        name = f"{table.origin.name}: {variable}"
+        warn_of_speeds_of_0(values, name, _unit_of(variable, table))
+
+
+def _unit_of(variable: str, table: Table) -> str:
+    """Return the unit of a variable in its usual spelling, `"1"` for none."""
+    return usual(table.units.get(variable, "1"))
+
+
+def _warn_of_summed_levels(variables: Sequence[str], table: Table, options: TableOptions) -> None:
+    """Log the variables that an option adds up, and that are likely levels such as speeds."""
+    levels = [v for v in variables if is_level(v, _unit_of(v, table))]
+    summed = options.resampling is not None and options.resampling.agg == "sum"
+    if levels and (summed or options.duplicates == "sum"):
+        log.warning(
+            table.origin,
+            f"sums of {some(levels, SHOWN)}, which are likely levels or rates; prepare "
+            "these apart, with ",
+            Words("{agg:mean}") if summed else Words("{duplicates:mean}"),
+        )
+
+
+def _make_cube(
+    values: Mapping[str, np.ndarray],
+    axis: TimeAxis,
+    cells: np.ndarray,
+    table: Table,
+    options: TableOptions,
+) -> xr.Dataset:
+    odd = [n for n in values if not n.isprintable() or n in ("", *RESERVED) or "/" in n]
+    if odd:
+        raise InputError(
+            f"{table.origin.name}: a variable cannot be named {odd[0]!r} (nor hold a '/'); ",
+            Words("rename it or choose columns with {values}"),
+        )
+    seen = {variable: _seen(grid, options).any(axis=0) for variable, grid in values.items()}
+    if not any(cells_seen.any() for cells_seen in seen.values()):
+        raise InputError(
+            f"{table.origin.name}: all values of {some(list(values))} are missing, expected "
+            "numbers; correct the table or ",
+            Words("choose other columns with {values}"),
+        )
+    if empty := [variable for variable, cells_seen in seen.items() if not cells_seen.any()]:
+        log.warning(table.origin, f"without a value in any cell: {some(empty, 6)}")
+    for variable in (v for v in values if v not in empty):
+        _warn_of_empty(variable, cells[~seen[variable]], table.origin)
+    _warn_of_summed_levels(list(values), table, options)
+    if options.resampling:
+        options.resampling.report(values, table.origin.name)
+    return make_cube(
+        values,
+        axis.steps,
+        cells,
+        **table.about,
+        license="not stated",
+        units={variable: _unit_of(variable, table) for variable in values},
+        time_zone=axis.zone,
+        clock=axis.clock,
+        zero_is_missing=options.zero_is_missing,
+    )
+
+
+def _of_cells(values: pl.Series) -> np.ndarray:
+    """Return a property of each cell, `(cells,)`, as text or numbers."""
+    return np.array(values.to_list(), str) if is_text(values) else values.to_numpy()

@@ -1,0 +1,152 @@
+"""The steps of reading a table: formats, and what the steps say."""
+
+import logging
+import zipfile
+
+import pandas as pd
+import pytest
+
+from data_prep.base.errors import InputError
+from data_prep.preparation import open_again, preparation_of
+from data_prep.readers.formats import FORMATS, Format, Part, format_of, names_table, suffixes
+from data_prep.readers.formats.json import Json
+from data_prep.readers.options import TableOptions
+from data_prep.readers.origin import STEPS, noting
+from data_prep.sets.table import read
+
+EXPORT = "Report\n\nZeit;Zelle;Last (GB)\n" + "".join(
+    f"0{day}.05.2024 {hour:02}:00;{cell};{hour},5\n"
+    for day in (1, 2)
+    for hour in range(24)
+    for cell in "AB"
+)
+
+
+class Queries(Format):
+    """Answers to queries, which are JSON with a field `status`."""
+
+    name, suffixes = "queries", (".json",)
+
+    @classmethod
+    def recognises(cls, begin):
+        return begin.startswith(b'{"status"')
+
+
+@pytest.fixture
+def export(tmp_path):
+    path = tmp_path / "export.csv"
+    path.write_text(EXPORT)
+    return path
+
+
+def test_options_are_checked_when_they_are_made():
+    with pytest.raises(InputError, match="unknown decimal mark 'dot'; choose one of: auto, comma"):
+        TableOptions(decimal="dot")
+    with pytest.raises(InputError, match="start and step belong together"):
+        TableOptions(start="2024-01-01T00:00")
+    with pytest.raises(InputError, match=r"agg is 'sum' without a step"):
+        TableOptions(agg="sum")
+
+
+def test_a_format_is_found_by_the_end_of_a_name(tmp_path):
+    for name, expected in {"a.csv.gz": "csv", "A.XLSX": "excel", "b.feather": "arrow"}.items():
+        (tmp_path / name).touch()
+        assert format_of(tmp_path / name) is FORMATS[expected]
+        assert names_table(name)
+    assert not names_table("a.nc")
+    assert set(suffixes()) - set(suffixes(in_folder=True)) == {".json"}
+
+
+def test_of_two_formats_with_one_suffix_content_decides(tmp_path, monkeypatch):
+    found = dict(FORMATS.found())
+    found["queries"] = type(found["json"])(Queries, "a test")
+    monkeypatch.setattr(FORMATS, "found", lambda: found)
+    path = tmp_path / "a.json"
+    path.write_text('{"status": "success"}')
+    assert format_of(path) is Queries
+    path.write_text('[{"a": 1}]')
+    assert format_of(path) is Json
+    assert format_of(path, b'{"status"') is Queries
+
+
+def test_a_format_without_parts_of_its_own_has_one(tmp_path):
+    path = tmp_path / "a.csv"
+    assert Format.parts(path, TableOptions(sheet="B")) == [Part("a.csv", path, sheet="B")]
+
+
+def test_steps_say_what_they_decided_in_their_order(export, caplog):
+    caplog.set_level(logging.INFO)
+    with noting() as notes:
+        cube = read(export)
+    assert not [r for r in caplog.records if r.name.startswith("data_prep.readers")]
+    said = {note.step: note.text for note in notes}
+    assert set(said) <= set(STEPS)
+    assert "rows" in said["decode"] or "semicolons" in said["decode"]
+    assert "the first 2 lines are titles" in said["head"] or "line 3" in said["head"]
+    assert said["units"] == "units Last (GB): GB; pass --units for others"
+    assert "48 steps" in said["steps"]
+    assert {note.table for note in notes} == {"export.csv"}
+    assert cube.equals(read(export))
+    assert [r for r in caplog.records if "pass" in r.getMessage()]
+
+
+def test_steps_up_to_a_refusal_are_known(export):
+    with noting() as notes, pytest.raises(InputError, match="no column 'place'"):
+        read(export, cell="place")
+    assert [note.step for note in notes][-1] in ("times", "layout")
+    assert not any(note.step == "steps" for note in notes)
+
+
+def test_a_frame_in_memory_is_read_by_the_same_steps():
+    hours = pd.date_range("2024-01-01", periods=3, freq="h")
+    frame = pd.DataFrame({"time": hours, "station": "a", "v": [1.0, 2.0, 3.0]})
+    with noting() as notes:
+        assert read(frame, layout="long")["v"].values.ravel().tolist() == [1.0, 2.0, 3.0]
+    assert "decode" not in {note.step for note in notes}
+    assert any(note.text == "long: a row for each time and cell, as given" for note in notes)
+
+
+def write_stations(folder, first_days):
+    for name, day in first_days.items():
+        hours = pd.date_range(day, periods=24, freq="h", name="time")
+        flow = pd.Series(range(24), hours, dtype=float) + len(name)
+        table = pd.DataFrame({"Flow (veh/h)": flow, "Speed (km/h)": 90 - flow})
+        table.to_csv(folder / f"{name}.csv")
+
+
+def test_files_without_a_column_of_cells_are_asked_about(tmp_path):
+    """A file for each station, of other weeks, is not one series of the same cell."""
+    write_stations(tmp_path, {"A4.km1": "2024-05-01", "A4.km2-west": "2024-05-02"})
+    with pytest.raises(InputError) as e:
+        read(tmp_path)
+    assert e.value.names("cell")
+    assert e.value.names("layout")
+    cube = read(tmp_path, cell="file")
+    assert cube["cell"].values.tolist() == ["A4.km1", "A4.km2-west"]
+    assert cube["Flow"].sel(cell="A4.km2-west").values[24:].tolist() == [n + 11 for n in range(24)]
+    assert cube["Flow"].attrs["units"] == "veh/h"
+    assert read(tmp_path, layout="services").sizes == {"time": 48, "cell": 1}
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as packed:
+        for path in tmp_path.glob("*.csv"):
+            packed.write(path, path.name)
+    assert read(tmp_path / "all.zip", cell="file")["Flow"].equals(cube["Flow"])
+    later = open_again(tmp_path / "A4.km1.csv", preparation_of(cube))
+    assert later["cell"].values.tolist() == ["A4.km1"]
+
+
+def test_files_of_days_by_their_names_are_one_cell(tmp_path):
+    write_stations(tmp_path, {"2024-05-01": "2024-05-01", "2024-05-02": "2024-05-02"})
+    assert read(tmp_path).sizes == {"time": 48, "cell": 1}
+
+
+def test_files_with_the_same_times_may_be_cells(tmp_path):
+    write_stations(tmp_path, {"north.east": "2024-05-01", "south": "2024-05-01"})
+    for options in ({"layout": "services"}, {"cell": "file"}):
+        assert read(tmp_path, **options)["cell"].values.tolist() == ["north.east", "south"]
+
+
+def test_two_files_of_one_name_are_no_two_cells(tmp_path):
+    write_stations(tmp_path, {"a": "2024-05-01"})
+    (tmp_path / "a.tsv").write_text((tmp_path / "a.csv").read_text())
+    with pytest.raises(InputError, match="'a' names several tables, expected one; rename a file"):
+        read(tmp_path, cell="file")
