@@ -168,9 +168,11 @@ class Masker:
                 private, bytes.fromhex(peers[i][0]), f"{notes['session']}/seal/{i}/{self.member}"
             )
             shares = masking.unseal(key, bytes.fromhex(sealed))
-            halves = (shares[: masking.SHARE], shares[masking.SHARE :]) if shares else ()
-            if about["checks"][i] == [masking.commitment(half).hex() for half in halves]:
-                held[i] = b"".join(halves).hex()
+            both = shares or b""
+            halves = both[: masking.SHARE], both[masking.SHARE :]
+            checks = [masking.commitment(half).hex() for half in halves]
+            if shares is not None and about["checks"][i] == checks:
+                held[i] = shares.hex()
             else:
                 unusable.append(int(i))
         notes |= {"next": "unmask", "members": sorted(members), "held": held}

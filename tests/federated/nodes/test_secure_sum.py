@@ -320,6 +320,13 @@ def test_a_node_answers_each_task_once(members):
     assert not (members.folder / "10").exists()
 
 
+def test_a_share_that_cannot_be_unsealed_is_unusable_even_without_commitments(members):
+    message = stage(members, "mask")[10]
+    message.about["sealed"]["2"] = other_digit(message.about["sealed"]["2"])
+    message.about["checks"]["2"] = []
+    assert members.ask({10: message}, 1.0)[10].about["unusable"] == [2]
+
+
 @pytest.mark.parametrize("stayed", [["0"], ["0", "2"], ["2", "4", "6"], ["0", "2", "4", "99"]])
 def test_a_node_reveals_nothing_for_a_sum_that_is_too_small(stayed, members):
     message = stage(members, "unmask")[10]
