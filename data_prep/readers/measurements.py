@@ -14,6 +14,7 @@ one table.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from array import array
@@ -277,6 +278,17 @@ def walk_event(event: Any, take: Take) -> None:
         raise ValueError(f"not a VES event of measurements ({e!r:.80})") from e
 
 
+def walk_events(file: IO[bytes], take: Take) -> None:
+    """Give what VES events measured to `take`: one, a list of them, or one in each line."""
+    text = file.read().decode()
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError:
+        found = [json.loads(line) for line in text.splitlines() if line.strip()]
+    for event in found if isinstance(found, list) else [found]:
+        walk_event(event, take)
+
+
 @dataclass
 class _Block:
     """Steps of objects that have the same counters, in the order of the files."""
@@ -423,14 +435,16 @@ def read_measurements(
     source: str,
     object_class: str | None = None,
     wanted: Collection[str] = (),
+    walk: Callable[[IO[bytes], Take], None] = walk_xml,
 ) -> tuple[pl.DataFrame, list[str]]:
     """Read files of measurements into one table.
 
     Args:
-        files: name and content of each file, decompressed; a file may hold XML or VES events.
+        files: name and content of each file, decompressed.
         source: name of all of them, for messages.
         object_class: class of objects to read, such as `NRCellDU`; None if there is one only.
         wanted: counters to read; `name[3]` of a list. Empty for all that are numbers.
+        walk: gives what a file measured, `walk_xml` or `walk_events`.
 
     Returns:
         Columns `time` (begin of the step, UTC), `cell` and counters; and what was noticed.
@@ -441,7 +455,7 @@ def read_measurements(
     found = Measurements(object_class, wanted)
     for name, file in files:
         try:
-            walk_xml(file, found.take)
+            walk(file, found.take)
         except ValueError as e:
             raise InputError(f"{name}: {e}") from e
     return found.table(source), list(_notices(found))

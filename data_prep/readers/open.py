@@ -26,7 +26,7 @@ def apply(path: Path, options: TableOptions) -> tuple[list[Path], list[Part]]:
         options: the sheet of workbooks.
     """
     files = files_of(path)
-    parts = [part for file in files for part in _parts_of(file, options)]
+    parts = _parts_of_all(path, files, options)
     if len(parts) == 1:
         log.note(path.name, f"one table, in {parts[0].path.name}")
         return files, parts
@@ -37,6 +37,14 @@ def apply(path: Path, options: TableOptions) -> tuple[list[Path], list[Part]]:
         log.warning(path.name, f"left out, as no row has a time: {names}")
         parts = [part for part in parts if part not in prose]
     return files, parts
+
+
+def _parts_of_all(path: Path, files: Sequence[Path], options: TableOptions) -> list[Part]:
+    """Return the parts of all files, which are one where their format reads them together."""
+    first = format_of(files[0]) if len(files) > 1 else None
+    if first and first.together and all(format_of(file) is first for file in files[1:]):
+        return [Part(path.name, path, files=tuple(files))]
+    return [part for file in files for part in _parts_of(file, options)]
 
 
 def _parts_of(path: Path, options: TableOptions) -> list[Part]:

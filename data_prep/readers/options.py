@@ -45,6 +45,8 @@ class TableOptions:
         step: Time from row to row of a table without times, such as 10min.
         no_header: The first row holds values; columns are named 1, 2 and so on.
         decimal: Decimal mark of a text file; auto takes a comma where nothing else fits.
+        object_class: Class of the managed objects to read from measurements of network elements,
+            such as NRCellDU; by default the only one.
         sheet: Sheet of an Excel file; by default all that have times.
         encoding: Encoding of a text file, such as cp1252; by default recognised.
         sites: Table of sites, whose columns describe the cells: positions, vendor, capacity; or
@@ -80,6 +82,7 @@ class TableOptions:
     step: str | None = None
     no_header: bool = False
     decimal: Decimal = "auto"
+    object_class: str | None = None
     sheet: str | None = None
     encoding: str | None = None
     sites: str | None = None

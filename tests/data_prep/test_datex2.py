@@ -5,28 +5,10 @@ import io
 from datetime import UTC, datetime
 
 import pytest
+from measured_files import SITE, flow, speed
 
 from data_prep.base.errors import InputError
 from data_prep.readers.datex2 import is_datex2, read_datex2
-
-VALUE = """<measuredValue index="{index}"><measuredValue><basicData>
-  <{outer}>{error}<{inner}>{value}</{inner}></{outer}></basicData></measuredValue></measuredValue>"""
-
-SITE = """<d2LogicalModel><payloadPublication><siteMeasurements>
-  <measurementSiteReference id="{site}"/>
-  <measurementTimeDefault>{time}</measurementTimeDefault>{values}
-</siteMeasurements></payloadPublication></d2LogicalModel>"""
-
-
-def flow(index, value, error=""):
-    names = {"outer": "vehicleFlow", "inner": "vehicleFlowRate"}
-    return VALUE.format(index=index, value=value, error=error, **names)
-
-
-def speed(index, value, error=""):
-    return VALUE.format(
-        index=index, value=value, error=error, outer="averageVehicleSpeed", inner="speed"
-    )
 
 
 def read(*texts):

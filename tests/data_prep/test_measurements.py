@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import polars as pl
 import pytest
+from measured_files import XML
 
 from data_prep.base.errors import InputError
 from data_prep.readers.measurements import (
@@ -38,12 +39,6 @@ MDC = """<?xml version="1.0"?>
     <mv><moid>ManagedElement=1,EUtranCellFDD=F1</moid><r>5</r><r>6</r></mv>
     <mv><moid>ManagedElement=1,EUtranCellFDD=F2</moid><r>8</r><r>NIL</r><sf>TRUE</sf></mv>
   </mi></md></mdc>"""
-
-XML = """<measCollecFile><measData><managedElement localDn="E1"/><measInfo>
-  <granPeriod duration="PT15M" endTime="{end}"/>
-  <measType p="3">load</measType><measType p="9">bins</measType>
-  <measValue measObjLdn="NRCellDU=1"><r p="9">1,2,4</r><r p="3">{value}</r></measValue>
-</measInfo></measData></measCollecFile>"""
 
 
 def read(*texts, **options):

@@ -5,6 +5,7 @@ A format is recognised by the ends of names and, if several share one, by how a 
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,12 +32,14 @@ class Part:
         path: the file.
         content: what is read instead of the file's own content.
         sheet: name of the sheet.
+        files: all files, if the path is their folder or pattern; see `Format.together`.
     """
 
     name: str
     path: Path
     content: bytes | None = None
     sheet: str | None = None
+    files: tuple[Path, ...] = ()
 
 
 class Format:
@@ -48,6 +51,7 @@ class Format:
         suffixes: ends of the names of its files, in lower case.
         beside: those of `suffixes` that in a folder often describe the tables beside them.
         typed: whether columns have types, as texts have not.
+        together: whether many files are one part, as where each is of a few minutes.
     """
 
     name: ClassVar[str] = ""
@@ -55,6 +59,7 @@ class Format:
     suffixes: ClassVar[tuple[str, ...]] = ()
     beside: ClassVar[tuple[str, ...]] = ()
     typed: ClassVar[bool] = True
+    together: ClassVar[bool] = False
 
     @classmethod
     def recognises(cls, begin: bytes) -> bool:
@@ -121,8 +126,8 @@ def format_of(path: Path, content: bytes | None = None) -> type[Format] | None:
     """Return the format of a file, or of the content that is read instead of it."""
     formats = [found.entry for found in FORMATS.found().values()]
     found = [f for f in formats if path.name.lower().endswith(f.suffixes)]
-    if len(found) > 1 and content is None:
-        with path.open("rb") as file:
+    if content is None and any("recognises" in vars(f) for f in found):
+        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
             content = file.read(BEGIN)
     found.sort(key=lambda f: "recognises" not in vars(f))
     return next((f for f in found if f.recognises((content or b"")[:BEGIN])), None)
