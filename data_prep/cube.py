@@ -22,7 +22,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar
 
 import h5py
 import numpy as np
@@ -37,10 +37,8 @@ from data_prep.netcdf import dump, dump_blocks, netcdf_target, open_netcdf
 from data_prep.notices import warn_of_oddities
 from data_prep.readers.columns import LARGEST
 from data_prep.readers.hdf5 import open_hdf5
-from data_prep.readers.times import to_wall, zone_name
+from data_prep.readers.times import CLOCKS, to_wall, zone_name
 
-Clock = Literal["utc", "local"]
-CLOCKS = get_args(Clock)
 INDEXED = 64
 """Bytes of memory for each entry of an axis, including its index."""
 
@@ -211,13 +209,15 @@ def open_cube(path: str | os.PathLike[str]) -> xr.Dataset:
     Raises:
         InputError: if the file does not exist, is not netCDF4 or is not a cube.
     """
-    from data_prep.readers.formats import names_table  # they import this module
-
     path = Path(path)
     if not path.is_file():
         raise no_file(path, "cube", "write one with `stforecast prepare`")
-    if not h5py.is_hdf5(path) and names_table(path.name):
-        raise InputError(f"{path}: a table, expected a cube; `stforecast prepare table` makes one")
+    if not h5py.is_hdf5(path):
+        from data_prep.readers.formats import names_table  # slow to import
+
+        if names_table(path.name):
+            how = "`stforecast prepare table` makes one"
+            raise InputError(f"{path}: a table, expected a cube; {how}")
     remedy = "write a cube with `stforecast prepare`"
     with open_hdf5(path, "as netCDF4", remedy) as file:
         check_axes(file, path)

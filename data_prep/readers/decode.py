@@ -89,15 +89,14 @@ def checked_format(path: Path, content: bytes | None = None) -> type[Format]:
     Raises:
         InputError: if there is no such file, or it is of no known format.
     """
-    known = ", ".join(suffixes())
     if not path.is_file():
-        raise no_file(path, "table", f"give one of {known}")
+        raise no_file(path, "table", f"give one of {', '.join(suffixes())}")
     if as_text(str(path)) != str(path):
         raise InputError(f"{path}: this name is not UTF-8, expected UTF-8 for a table; rename it")
     if (found := format_of(path, content)) is None:
         raise InputError(
-            f"{path.name}: unknown kind of file {path.suffix!r}, expected one of {known}; "
-            f"{_other_ways(path)}"
+            f"{path.name}: unknown kind of file {path.suffix!r}, expected one of "
+            f"{', '.join(suffixes())}; {_other_ways(path)}"
         )
     return found
 

@@ -15,7 +15,7 @@ from data_prep.readers.formats import without_suffix
 from data_prep.readers.options import TableOptions
 from data_prep.readers.origin import Origin, StepLog
 from data_prep.readers.table import Table
-from data_prep.readers.units import common_unit, is_service, scale_of, unit_of, without_unit
+from data_prep.readers.units import common_unit, factor, is_service, unit_of, without_unit
 
 FILE = "file"
 """Name of the column of cells that are files."""
@@ -182,8 +182,8 @@ def _units_of(tables: Sequence[Table], name: str) -> dict[str, str]:
 
 def _in_units(one: Table, units: Mapping[str, str]) -> pl.DataFrame:
     """Return the columns of a table in given units."""
-    sizes = {c: scale_of(u)[1] / scale_of(units[c])[1] for c, u in one.units.items()}
-    changed = {c: size for c, size in sizes.items() if size != 1 and c in one}
+    sizes = {c: factor(unit, units[c]) for c, unit in one.units.items() if c in one}
+    changed = {c: size for c, size in sizes.items() if size != 1}
     return one.columns.with_columns(pl.col(name) * size for name, size in changed.items())
 
 

@@ -7,10 +7,9 @@ from functools import cached_property
 from typing import Literal, get_args
 
 from data_prep.base.errors import InputError, Words, choose
-from data_prep.cube import Clock
 from data_prep.readers.columns import KeyColumns
 from data_prep.readers.resampling import Aggregate, Resampling
-from data_prep.readers.times import check_time_zone
+from data_prep.readers.times import Clock, check_time_zone
 
 Form = Literal["auto", "long", "wide", "services", "cells-above", "services-above"]
 Decimal = Literal["auto", "point", "comma"]

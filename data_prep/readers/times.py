@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NoReturn
+from typing import Literal, NoReturn, get_args
 from zoneinfo import ZoneInfo, available_timezones
 
 import numpy as np
@@ -18,6 +18,9 @@ from data_prep.base.limits import check_size
 from data_prep.readers.columns import frequency, refuse_empty
 from data_prep.readers.origin import Origin, StepLog
 from data_prep.readers.written_times import SIX_DIGITS, SPAN, TIME_LIKE, date_formats, plain_times
+
+Clock = Literal["utc", "local"]
+CLOCKS = get_args(Clock)
 
 # The years 1985 to 2030 in seconds; outside them digits may be a date such as 2031010100.
 EPOCH_SECONDS = (5e8, 1.9e9)

@@ -647,7 +647,10 @@ def test_without_a_command_there_is_help(stforecast):
         (["bench", "federated", "--out", "b"], "milan1h.nc: no cube here"),
         (["download", "rome", "--out", "b"], "unknown data set 'rome'"),
         (["export", "nowhere.nc", "--out", "b.h5"], "nowhere.nc: no cube here"),
-        (["list", "cities"], "Invalid value for '{methods|data|models|metrics|splits|benchmarks}'"),
+        (
+            ["list", "cities"],
+            "Invalid value for '{methods|data|formats|models|metrics|splits|benchmarks}'",
+        ),
         (["simulate", "--out", "b", "--cells", "0"], "cells is 0; give 1 to"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
