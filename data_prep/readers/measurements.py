@@ -117,7 +117,7 @@ def _seconds(text: str) -> float:
 
 
 class _Walker(Handlers):
-    """Gives what one file measured to `take`, object by object.
+    """Gives the values of one file to `take`, object by object.
 
     Nothing of a file is kept but the object that is being read.
     """
@@ -244,7 +244,7 @@ class _Walker(Handlers):
 
 
 def walk_xml(file: IO[bytes], take: Take) -> None:
-    """Give what a file of XML measured to `take`, object by object, in constant memory.
+    """Give the values of a file of XML to `take`, object by object, in constant memory.
 
     Raises:
         ValueError: as `parse`; if an object has no time.
@@ -253,7 +253,7 @@ def walk_xml(file: IO[bytes], take: Take) -> None:
 
 
 def walk_event(event: Any, take: Take) -> None:
-    """Give what a VES event measured to `take`, object by object.
+    """Give the values of a VES event to `take`, object by object.
 
     Raises:
         ValueError: if it is no event of measurements, or its times are impossible.
@@ -279,7 +279,7 @@ def walk_event(event: Any, take: Take) -> None:
 
 
 def walk_events(file: IO[bytes], take: Take) -> None:
-    """Give what VES events measured to `take`: one, a list of them, or one in each line."""
+    """Give the values of VES events to `take`: one, a list of them, or one in each line."""
     text = file.read().decode()
     try:
         found = json.loads(text)
@@ -300,7 +300,7 @@ class _Block:
 
 @dataclass
 class Measurements:
-    """What files measured of the objects of one class; `take` adds an object's step.
+    """Values of the objects of one class; `take` adds an object's step.
 
     Attributes:
         object_class: class of objects to keep; None for any, if there is one only.
@@ -444,10 +444,10 @@ def read_measurements(
         source: name of all of them, for messages.
         object_class: class of objects to read, such as `NRCellDU`; None if there is one only.
         wanted: counters to read; `name[3]` of a list. Empty for all that are numbers.
-        walk: gives what a file measured, `walk_xml` or `walk_events`.
+        walk: gives the values of a file, `walk_xml` or `walk_events`.
 
     Returns:
-        Columns `time` (begin of the step, UTC), `cell` and counters; and what was noticed.
+        Columns `time` (begin of the step, UTC), `cell` and counters; and notices.
 
     Raises:
         InputError: as `Measurements.table`; if a file cannot be read.

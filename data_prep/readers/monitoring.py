@@ -1,7 +1,7 @@
 r"""Series of monitoring systems: Prometheus's answers, and InfluxDB's line protocol.
 
 A series is named by labels (Prometheus) or tags (InfluxDB). The labels that differ between series
-name the cell, and what was measured, a metric's name or a field, is a column.
+name the cell, and each metric or field is a column.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ESCAPED = re.compile(r"\\([,= \\])")
 Unit = Literal["s", "ms", "us", "ns"]
 
 UNITS: Mapping[Unit, float] = {"s": 1e9, "ms": 1e12, "us": 1e15, "ns": 1e18}
-"""Units of a time since 1970, with what it is of the order of in our years."""
+"""Units of a time since 1970, with its order of magnitude in our years."""
 
 Point = tuple[str, dict[str, str], dict[str, str], str | None]
 """Measurement, tags, fields and time, as written."""

@@ -1,4 +1,4 @@
-"""Options of tables: how one is read, what its columns are, and what its cube holds."""
+"""Options of tables: how one is read, its columns, and the content of its cube."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = {"decimal": "decimal mark", "duplicates": "choice for duplicates"}
 
 @dataclass(frozen=True, kw_only=True)
 class TableOptions:
-    """What a table does not say, or what its reader shall not find out.
+    """Facts that a table lacks, or that its reader shall not find out.
 
     Args:
         layout: long, wide (a column for each cell), services (a column for each service of one

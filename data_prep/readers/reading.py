@@ -7,9 +7,9 @@
 4. `numbers` and their units: decimal marks, thousands, units after numbers and in columns.
 5. `join`: several tables become one.
 6. `times`, in `time_columns`: one column of times, of its parts or counted.
-7. `layout`: what the other columns are: cells, values, services.
+7. `layout`: the other columns: cells, values, services.
 8. `cells`: ids, units of columns, `--cells`.
-9. `steps`: even steps in time, and what is missing: a cube.
+9. `steps`: even steps in time and missing values: a cube.
 10. `places`: a table of sites.
 """
 

@@ -22,7 +22,7 @@ MOST_CODES = 2**62
 
 @dataclass(frozen=True)
 class Table:
-    """A table, and what was found of it so far.
+    """A table and the findings so far.
 
     Attributes:
         columns: its columns, `(rows,)` each.

@@ -7,6 +7,7 @@ explains its readings far better than the world does: they are as expected once 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -43,9 +44,9 @@ FACTORS = {
 }  # fmt: skip
 """Factors between units, and what they are between; also upside down."""
 
-LEAST_FACTOR = 4.0
-"""Factor, or its reciprocal, from which a level of all cells may be of another unit. After a
-lockdown all cells of a city rose to twice what was expected."""
+LEAST_FACTOR = 3.8
+"""Factor, or its reciprocal, from which a level of all cells may be of another unit: four, within
+what days differ. After a lockdown all cells of a city rose to twice what was expected."""
 
 LEAST_CORRECTED = 1.25
 """Factor, or its reciprocal, from which corrections of all cells may be of another unit."""
@@ -217,7 +218,14 @@ def doubt_of_values(
         merged="" if agg in (None, own) else agg,
     )  # fmt: skip
     causes = (_of_one_value, _in_another_unit, _moved, _swapped, _merged)
-    return next(filter(None, (find(delivery) for find in causes)), None)
+    days = range(0, len(delivery.readings), day) if len(delivery.readings) > day else ()
+    if found := next(filter(None, (find(delivery) for find in causes)), None):
+        return found
+    parts = (delivery.of(slice(n, n + day)) for n in days)
+    odd = next((found for part in parts for find in causes if (found := find(part))), None)
+    # What helps one day would spoil the others.
+    alone = Words("give the days by themselves, in their order, or correct that one")
+    return odd and dataclasses.replace(odd, factor=1.0, instead=alone)
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,6 +257,14 @@ class Delivery:
     least: float = LEAST_FACTOR
     what: str = "what was expected"
     merged: str = ""
+
+    def of(self, steps: slice) -> Delivery:
+        """Return a part of it, such as one of its days."""
+        readings = self.readings[steps]
+        until = steps.start + self.lead + len(readings) + HOURS * self.hour
+        what = f"{self.what} on day {steps.start // (steps.stop - steps.start) + 1} of it"
+        expected = self.expected.of(slice(steps.start, until))
+        return dataclasses.replace(self, readings=readings, expected=expected, what=what)
 
     @cached_property
     def own(self) -> Expected:

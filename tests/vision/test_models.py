@@ -14,7 +14,7 @@ from vision.models.resnet import ResNet, ResNet18, ResNet18Options, ResNetOption
 @pytest.mark.parametrize("name", ["cnn", "convnet", "resnet", "resnet18"])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_features_and_logits(name, channels):
-    population = Population(lambda: MODELS[name]((channels, 32, 32), 7))
+    population = Population(lambda: MODELS[name]((channels, 32, 32), 7, MODELS[name].Options()))
     state = population.initial()
     x = torch.randint(0, 256, (1, 2, channels, 32, 32), dtype=torch.uint8)
     population.train()
@@ -28,7 +28,7 @@ def test_features_and_logits(name, channels):
     "name", ["cnn", "convnet", "resnet", pytest.param("resnet18", marks=pytest.mark.repeats)]
 )
 def test_mixed_precision_gives_nearly_the_same_logits(name):
-    build = lambda: MODELS[name]((3, 16, 16), 7)  # noqa: E731
+    build = lambda: MODELS[name]((3, 16, 16), 7, MODELS[name].Options())  # noqa: E731
     images = torch.randint(0, 256, (1, 8, 3, 16, 16), dtype=torch.uint8)
     logits = []
     for precision in ("no", "bf16"):

@@ -15,7 +15,7 @@ more than anyone could guess, or nobody has attacked them."""
 
 @dataclass(frozen=True, kw_only=True)
 class Upload:
-    """What is in a client's upload, and how the server uses it.
+    """Content of a client's upload, and its use by the server.
 
     Attributes:
         sums: which sums of uploads the server can work with; secure aggregation needs one.
@@ -37,7 +37,7 @@ class Upload:
 
 @dataclass(frozen=True, kw_only=True)
 class Attacked:
-    """What attacks on a method found. A subclass may send something else: it begins unattacked.
+    """Findings of attacks on a method. A subclass may send something else: it begins unattacked.
 
     Attributes:
         guards: rules of `--robust` that protect the method, as measured; others are refused.
@@ -57,10 +57,10 @@ class Attacked:
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What a method needs to train.
+    """Needs of a method in training.
 
     Attributes:
-        data: what it needs apart from data and model, in words for the table of what methods send.
+        data: further needs apart from data and model, in words for the table of what methods send.
         next_windows: whether a sample also holds the window one step later, as `x_next`.
         former_stages: whether it also trains on the samples of a stream's former stages, as a
             reference may.

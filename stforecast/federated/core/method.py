@@ -74,15 +74,15 @@ class Method:
     """Whether the first round sends sums, from which the server solves for what later rounds keep;
     a refit repeats it."""
     sends: Upload = Upload()
-    """What is in a client's upload, and how the server uses it."""
+    """Content of a client's upload, and its use by the server."""
     attacked: ClassVar[Attacked] = Attacked()
-    """What attacks on it found. Not inherited."""
+    """Findings of attacks on it. Not inherited."""
     clipped_apart: ClassVar[tuple[str, ...]] = ()
     """Prefixes of the names of a client's further models: `clip_gradients` clips each by itself."""
     pooled: ClassVar[bool] = False
     """Whether it trains one client on the pooled data of all, which is not federated."""
     needs: ClassVar[Needs] = Needs()
-    """What it needs to train."""
+    """Its needs in training."""
     unread: ClassVar[Set[str]] = frozenset()
     """Names of the run's settings that it does not read; giving one is an error."""
     Options: ClassVar[type] = NoOptions

@@ -285,7 +285,7 @@ def test_a_forecast_is_drawn_on_given_axes(fitted, cube, tiny):
     drawn = [line.get_transform().transform(line.get_xydata()) for line in zoned.lines[:2]]
     assert max(points[:, 1].max() for points in drawn) < below
     assert zoned.lines[1].get_marker() == "o"  # One step, which a line does not show.
-    with pytest.raises(InputError, match="unknown cell '44'"):
+    with pytest.raises(InputError, match="no cell '44'"):
         fitted.plot(cells=[44])
 
 

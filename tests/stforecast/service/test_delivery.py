@@ -22,6 +22,10 @@ DAY = values().iloc[24 * DAYS : 24 * (DAYS + 1)]
 PRESENT = pd.Timestamp("2024-02-12 03:00")
 
 
+TWO_DAYS = values().iloc[24 * DAYS : 24 * (DAYS + 2)].copy()
+TWO_DAYS.iloc[24:] *= 25
+
+
 def moved(hours):
     return DAY.set_axis(DAY.index + pd.Timedelta(hours=hours))
 
@@ -37,6 +41,7 @@ def history(run):
         (DAY * 1000, "unit", "3 of 3 cells are about 1000 times what was expected"),
         (DAY / 1024, "unit", "about 1/1"),
         (pd.concat([DAY[:16], DAY[16:] * 1000]), "unit", "but not at all times"),
+        (TWO_DAYS, "unit", "times what was expected on day 2 of it"),
         (DAY * 0 - 1, "constant", "all 72 readings are -1"),
         (DAY * 0, "constant", "all 72 readings are 0"),
         (DAY * 0 + 77, "constant", "all 72 readings are 77"),
