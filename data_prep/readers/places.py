@@ -79,7 +79,8 @@ def read_properties(table: Table, keys: Sequence[str]) -> list[str]:
             continue
         if table.n_unique(keys[1], name) != table.n_unique(keys[1]):
             continue
-        apart = column.n_unique() > 1 or not (is_service(name) or (column == 0).all())
+        zero = not is_text(column) and (as_numbers(column) == 0).all()
+        apart = column.n_unique() > 1 or not (is_service(name) or zero)
         if is_text(column) or named([name], CELLS) or (many and apart):
             found.append(name)
     rest = [c for c in table.names if c not in (*keys, *found) and not is_text(table[c])]

@@ -152,7 +152,9 @@ class _Rows:
         if options.of_counters:
             values, axis = self._increases(axis)
         else:
-            values = self._in_steps(same, axis.at * n_apart + cell_at, axis)
+            even = options.resampling is None
+            slots = same if even else axis.at * n_apart + cell_at
+            values = self._in_steps(same, slots, axis)
         first, last = str(axis.shown[0]), str(axis.shown[-1])
         log.note(origin, f"{counted(len(axis.steps), 'step')} from {first} to {last}")
         return _make_cube(values, axis, self.cells, self.table, options)

@@ -4,6 +4,7 @@ import logging
 import zipfile
 
 import pandas as pd
+import polars as pl
 import pytest
 
 from data_prep.base.errors import InputError
@@ -150,3 +151,22 @@ def test_two_files_of_one_name_are_no_two_cells(tmp_path):
     (tmp_path / "a.tsv").write_text((tmp_path / "a.csv").read_text())
     with pytest.raises(InputError, match="'a' names several tables, expected one; rename a file"):
         read(tmp_path, cell="file")
+
+
+def test_truths_are_no_values_but_may_describe_cells(tmp_path):
+    """Polars cannot compare them with 0; as numbers they would be 1 and 0."""
+    hours = pd.date_range("2024-01-01", periods=48, freq="h").repeat(2)
+    table = pd.DataFrame({"time": hours, "cell": ["a", "b"] * 48, "v": range(96)})
+    for name, truths in {"ok": [True] * 96, "macro": [True, False] * 48}.items():
+        table.assign(**{name: truths}).to_csv(tmp_path / f"{name}.csv", index=False)
+    assert list(read(tmp_path / "ok.csv").data_vars) == ["v"]
+    cube = read(tmp_path / "macro.csv")
+    assert list(cube.data_vars) == ["v"]
+    assert cube["macro"].values.tolist() == [True, False]
+
+
+def test_decimal_commas_in_a_format_with_types_are_read(tmp_path):
+    hours = [f"2024-01-01T{hour:02}:00" for hour in range(24)]
+    table = pl.DataFrame({"time": hours, "cell": "a", "v": [f"{hour},5" for hour in range(24)]})
+    table.write_parquet(tmp_path / "a.parquet")
+    assert read(tmp_path / "a.parquet")["v"].values.ravel().tolist() == [h + 0.5 for h in range(24)]
