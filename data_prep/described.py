@@ -29,7 +29,7 @@ class Description(NamedTuple):
     cube: xr.Dataset | None = None
 
     def in_full(self, path: Path) -> dict[str, Any]:
-        """Return the description of what lies at a path, for JSON."""
+        """Return the description of a path, for JSON."""
         return {"path": str(path), "kind": self.kind, **self.about}
 
 
@@ -110,7 +110,7 @@ def _percent(share: float) -> str:
 
 
 def steps_text(notes: Sequence[Note]) -> str:
-    """Return what each step of reading found and decided, one line each; `!` marks what it changed.
+    """Return the findings of each step of reading, one line each; `!` marks changes.
 
     >>> steps_text([Note("rows", 30, "a.csv", "left out 1 row: totals")])
     '  rows       ! left out 1 row: totals'
@@ -136,7 +136,7 @@ def _which(tables: Sequence[str], n_tables: int) -> str:
 
 
 def notes_of(notes: Sequence[Note]) -> dict[str, Any]:
-    """Return what steps found for JSON: `steps`, and as `notes` what they changed."""
+    """Return the findings of steps for JSON: `steps`, and their changes as `notes`."""
     changed = [f"{note.table}: {note.text}" for note in notes if note.is_warning]
     steps = [{"step": n.step, "table": n.table, "text": n.text} for n in notes]
     return {"steps": steps} | ({"notes": changed} if changed else {})
