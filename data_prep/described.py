@@ -130,7 +130,7 @@ def steps_text(notes: Sequence[Note]) -> str:
 
 
 def _which(tables: Sequence[str], n_tables: int) -> str:
-    """Return of which tables a text is, if not of all."""
+    """Return the tables of a text, if they are not all."""
     more = f" and {len(tables) - 1} more" if len(tables) > 1 else ""
     return f"{tables[0]}{more}: " if len(tables) < n_tables else ""
 

@@ -56,7 +56,7 @@ class Increments:
 
     @property
     def of_counters(self) -> bool:
-        """Whether they fall as rarely as counters, of which each may be reset once."""
+        """Whether they fall as rarely as counters; each may be reset once."""
         return bool(self.resets.sum() <= max(len(self.resets), MOST_RESETS * self.rises))
 
     def say(self, cells: np.ndarray, name: str) -> None:

@@ -132,7 +132,7 @@ def usual_width(rows: Sequence[Sequence[object]]) -> tuple[int, int]:
 
 
 def is_data(row: Sequence[str], width: int) -> bool:
-    """Return whether a row may be one of data: it has a time, and a number or nothing beside it."""
+    """Return whether a row may be one of data: it has a time, and a number or nothing else."""
     if len(row) != width or not any(re.match(TIME_LIKE, field) for field in row):
         return False
     others = [f for f in row if f.strip() not in MISSING and not re.match(TIME_LIKE, f)]

@@ -34,7 +34,7 @@ AREAS = frozenset({
     "area", "communityarea", "borough", "district", "neighborhood", "neighbourhood", "ward",
     "censustract", "suburb", "municipality", "geohash",
 })  # fmt: skip
-"""Usual names of places where trips begin or end, beside those of cells."""
+"""Usual names of places where trips begin or end; cells have further ones."""
 
 
 def named_after_start(columns: Sequence[str]) -> list[str]:

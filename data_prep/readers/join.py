@@ -188,7 +188,7 @@ def _in_units(one: Table, units: Mapping[str, str]) -> pl.DataFrame:
 
 
 def _joined(tables: Sequence[Table], keys: Sequence[str], name: str) -> Table:
-    """Return the columns of all tables beside each other, by common keys."""
+    """Return the columns of all tables side by side, by common keys."""
     others = [c for one in tables for c in one.names if c not in keys]
     if len(set(others)) < len(others) or not set(tables[0].times) <= set(keys):
         raise InputError(

@@ -48,14 +48,14 @@ _SURELY_POINT = (
 )
 
 MANY_GROUPED = 50
-"""Numbers with three decimals each, beside whole ones, that are thousands: by chance, some would
+"""Numbers with three decimals each, among whole ones, that are thousands: by chance, some would
 have fewer."""
 
 GROUPED = r"[+-]?[1-9][0-9]{0,2}\.[0-9]{3}"
 """Pattern of a number with three decimals, or with a separator of thousands."""
 
 FEWEST_GROUPED = 10
-"""Such numbers without any other in a column, of which a notice is due."""
+"""Such numbers without any other in a column, from which on a notice is due."""
 
 MIN_WHOLE = 0.01
 """Least share of whole numbers among those whose points may separate thousands."""
@@ -87,7 +87,7 @@ def may_be_grouped(column: pl.Series) -> bool:
 def say_three_decimals(
     rows: Sequence[Sequence[str]], names: Sequence[str], keys: Container[str], file: str
 ) -> None:
-    """Log the first column of rows, of which each number has three decimals: thousands, perhaps."""
+    """Log the first column of rows whose numbers all have three decimals: thousands, perhaps."""
     whole = [row for row in rows if len(row) == len(names)]
     for name, *fields in zip(names, *whole, strict=True):
         texts = [] if name in keys else [text.strip() for text in fields if text.strip()]

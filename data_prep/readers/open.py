@@ -15,7 +15,7 @@ from data_prep.readers.origin import StepLog
 log = StepLog("open")
 
 MOST_FILES = 10_000
-"""Most files of an export, each of which takes some milliseconds."""
+"""Most files of an export; each takes some milliseconds."""
 
 
 def apply(path: Path, options: TableOptions) -> tuple[list[Path], list[Part]]:

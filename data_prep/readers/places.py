@@ -1,4 +1,4 @@
-"""What describes cells: columns of a long table, or a table of sites beside it, `--sites`."""
+"""Descriptions of cells: columns of a long table, or a table of sites, `--sites`."""
 
 from __future__ import annotations
 

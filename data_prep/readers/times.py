@@ -375,7 +375,7 @@ def regular_steps(
 
 
 def _to_even(gaps: np.ndarray, uneven: np.ndarray, length: pd.Timedelta) -> tuple[Words, ...]:
-    """Return advice on gaps between times, of which some are no multiple of a usual length."""
+    """Return advice on gaps between times if some are no multiple of a usual length."""
     rest = gaps[uneven] % length.to_timedelta64()
     off = np.minimum(rest, length.to_timedelta64() - rest).max()
     is_close = off <= LATE * length

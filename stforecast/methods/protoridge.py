@@ -73,7 +73,7 @@ READ = ("rounds", "participation", "full_start")
 
 @dataclass(frozen=True)
 class ProtoRidgeOptions(FedLeanOptions):
-    """Settings of ProtoRidge, beside those of FedLean's map and mixture.
+    """Settings of ProtoRidge, besides FedLean's for its map and mixture.
 
     Attributes:
         prototypes: number of groups of a client's windows in each round.

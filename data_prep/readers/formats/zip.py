@@ -1,4 +1,4 @@
-"""Zips of text files, each of which holds a table."""
+"""Zips of text files that hold a table each."""
 
 from __future__ import annotations
 
