@@ -133,8 +133,10 @@ def warn_of_wild(
         return
     (step, cell), (which, n) = places[0], np.unique(places[:, 1], return_counts=True)
     newest = [str(cells[i]) for i in which if places[places[:, 1] == i, 0][-1] == len(values) - 1]
+    lower, upper = bounds.lower[cell], bounds.upper[cell]
     log.warning(
-        "%s: %s not believed: %s, such as %.6g of cell %s at %s, where %.4g to %.4g is believed; "
+        "%s: %s not believed: %s, such as %.6g of cell %s at %s, where %s to %.4g is believed, and "
+        "for hours up to %.4g; "
         "they are not read, learnt or scored, so these cells are forecast from their other "
         "readings%s; if such a level is real, it is believed after %g days, %s",
         name,
@@ -143,8 +145,9 @@ def warn_of_wild(
         values[step, cell],
         cells[cell],
         times[step],
-        bounds.lower[cell],
-        bounds.upper[cell],
+        f"{lower:.4g}" if lower <= 0 else "above 0",
+        upper,
+        bounds.lasting * upper,
         f", as after a gap, since the newest is one of them: {some(newest)}" if newest else "",
         MEMORY / 2,
         Words("and {outliers:keep} believes all readings"),
