@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from data_prep.base.errors import some
 from data_prep.base.registry import title
 
 Names = Mapping[str, Any]
@@ -80,7 +79,10 @@ def formats_list() -> Listing:
     """List all formats of tables."""
     from data_prep.readers.formats import FORMATS
 
-    rows = [[n, title(f.__doc__), some(f.suffixes, 3)] for n, f in FORMATS.items()]
+    rows = []
+    for name, found in FORMATS.items():
+        shown = [*found.suffixes[:2], "…"] if len(found.suffixes) > 2 else found.suffixes
+        rows.append([name, title(found.__doc__), ", ".join(shown)])
     return Listing([NameTable(["format", "what it is", "files"], rows)])
 
 

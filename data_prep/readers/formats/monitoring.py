@@ -33,7 +33,7 @@ def _table(part: Part, found: pl.DataFrame) -> Table:
 
 
 class Prometheus(Format):
-    """Answers of `query` and `query_range`, as Thanos and VictoriaMetrics also give them."""
+    """Answers of Prometheus, Thanos or VictoriaMetrics."""
 
     name, how, suffixes = "prometheus", "as series of Prometheus", (".json", ".json.gz")
 
