@@ -141,7 +141,7 @@ def _sentence(method: str, divisions: Sequence[Division], task: str, title: str)
         *first, last = none
         listed = f"{', '.join(first)} and {last}" if first else last
         text += "; " if closed else "has no gap to close: "
-        text += f"with {listed} clients, alone cannot be told apart from pooled"
+        text += f"local and pooled training with {listed} clients do not differ significantly"
     return f"{text}."
 
 
