@@ -140,8 +140,9 @@ def _sentence(method: str, divisions: Sequence[Division], task: str, title: str)
     if none:
         *first, last = none
         listed = f"{', '.join(first)} and {last}" if first else last
-        text += "; " if closed else "has no gap to close: "
-        text += f"local and pooled training with {listed} clients do not differ significantly"
+        both = f"local and pooled training with {listed} clients"
+        text += f"; with {listed} clients, the two" if closed else f"has no gap to close: {both}"
+        text += " do not differ significantly"
     return f"{text}."
 
 
