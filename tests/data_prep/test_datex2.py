@@ -1,18 +1,28 @@
 """Publications of measured data in DATEX II."""
 
 import gzip
-import io
 from datetime import UTC, datetime
 
 import pytest
 from measured_files import SITE, flow, speed
 
 from data_prep.base.errors import InputError
-from data_prep.readers.datex2 import is_datex2, read_datex2
+from data_prep.readers.formats import Part
+from data_prep.readers.formats.datex2 import Datex2
+from data_prep.readers.options import TableOptions
 
 
-def read(*texts):
-    return read_datex2((f"{i}.xml", io.BytesIO(t.encode())) for i, t in enumerate(texts))
+@pytest.fixture
+def read(tmp_path):
+    """Function that reads texts as files of a folder."""
+
+    def read(*texts):
+        files = tuple(tmp_path / f"{i}.xml" for i in range(len(texts)))
+        for file, text in zip(files, texts, strict=True):
+            file.write_text(text)
+        return Datex2.read(Part("minutes", tmp_path, files=files), TableOptions(), ()).columns
+
+    return read
 
 
 @pytest.mark.parametrize(
@@ -22,15 +32,15 @@ def read(*texts):
         ("traveltime", "RWS09_017", datetime(2019, 1, 10, 14), "travel_time", 288.403),
     ],
 )
-def test_real_publications(exports_dir, file, site, time, quantity, value):
+def test_real_publications(exports_dir, file, site, time, quantity, value, read):
     content = gzip.decompress((exports_dir / f"datex2-ndw-{file}.xml.gz").read_bytes())
-    assert is_datex2(content)
+    assert Datex2.recognises(content)
     table = read(content.decode())
     assert table.columns == ["time", "cell", quantity], "a reference value is not measured"
     assert table.rows() == [(time.replace(tzinfo=UTC), site, value)]
 
 
-def test_each_index_is_a_cell_and_quantities_are_columns():
+def test_each_index_is_a_cell_and_quantities_are_columns(read):
     values = flow(1, 60) + speed(2, 88.5) + flow(3, 120)
     table = read(
         *(SITE.format(site="A", time=f"2024-01-01T00:0{m}:00Z", values=values) for m in (0, 1))
@@ -41,18 +51,18 @@ def test_each_index_is_a_cell_and_quantities_are_columns():
 
 
 @pytest.mark.parametrize("wrong", [speed(1, -1), speed(1, 50, "<dataError>true</dataError>")])
-def test_what_was_not_measured_is_missing(wrong):
+def test_what_was_not_measured_is_missing(wrong, read):
     values = wrong + speed(2, 50, "<dataError>false</dataError>")
     table = read(SITE.format(site="A", time="2024-01-01T00:00:00+01:00", values=values))
     assert table["speed"].to_list() == [None, 50.0]
 
 
-def test_a_publication_that_came_twice_counts_once():
+def test_a_publication_that_came_twice_counts_once(read):
     text = SITE.format(site="A", time="2024-01-01T00:00:00Z", values=flow(1, 60))
     assert len(read(text, text)) == 1
 
 
 @pytest.mark.parametrize("text", ["<d2LogicalModel/>", "<d2LogicalModel>"])
-def test_what_holds_no_values_is_refused(text):
+def test_what_holds_no_values_is_refused(text, read):
     with pytest.raises(InputError):
         read(text)

@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from data_prep.readers.monitoring import (
-    is_line_protocol,
+from data_prep.readers.formats.monitoring import (
     prometheus_series,
     table_of_lines,
     table_of_series,
@@ -65,7 +64,6 @@ load,site=north\ west,cell=7 bytes=14i 1700003600000000000
 
 
 def test_points_become_a_table():
-    assert is_line_protocol(LINES)
     table = table_of_lines(LINES.splitlines())
     assert table["time"][0] == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
     assert table.select("cell", "bytes", "users").rows() == [

@@ -6,14 +6,19 @@ A format is recognised by the ends of names and, if several share one, by how a 
 from __future__ import annotations
 
 import gzip
-from collections.abc import Container
+import io
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import IO, ClassVar, cast
+
+import polars as pl
 
 from data_prep.base.errors import InputError
+from data_prep.base.limits import read_expanded
 from data_prep.base.registry import Registry, is_named
 from data_prep.readers.options import TableOptions
+from data_prep.readers.origin import Origin
 from data_prep.readers.table import Table
 
 BEGIN = 2**16
@@ -87,6 +92,26 @@ class Format:
             InputError: if it cannot be read; other errors say that the file is damaged.
         """
         raise NotImplementedError
+
+
+def contents(part: Part) -> Iterator[tuple[str, IO[bytes]]]:
+    """Yield the name and the unpacked content of each file of a part."""
+    if part.content is not None:
+        yield part.name, io.BytesIO(part.content)
+        return
+    for path in part.files or (part.path,):
+        if path.suffix.lower() == ".gz":
+            with gzip.open(path) as packed:
+                content = read_expanded(cast("IO[bytes]", packed), path)
+            yield path.name, io.BytesIO(content)
+        else:
+            with path.open("rb") as file:
+                yield path.name, file
+
+
+def table_of(part: Part, columns: pl.DataFrame) -> Table:
+    """Return the table of a part, whose rows its files do not number."""
+    return Table(columns, Origin(part.path.name, "row", 1, is_file=not part.files))
 
 
 FORMATS: Registry[type[Format]] = Registry(

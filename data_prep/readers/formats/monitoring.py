@@ -1,20 +1,22 @@
-"""Series of monitoring systems: answers of Prometheus, and InfluxDB's line protocol."""
+r"""Series of monitoring systems: Prometheus's answers, and InfluxDB's line protocol.
+
+A series is named by labels (Prometheus) or tags (InfluxDB). The labels that differ between series
+name the cell, and each metric or field is a column.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Container
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 import polars as pl
 
 from data_prep.base.limits import check_size
-from data_prep.readers.formats import Format, Part
+from data_prep.readers.formats import Format, Part, contents, table_of
 from data_prep.readers.formats.json import AS_JSON
-from data_prep.readers.formats.text import unpacked
-from data_prep.readers.monitoring import prometheus_series, table_of_lines, table_of_series
 from data_prep.readers.options import TableOptions
-from data_prep.readers.origin import Origin
 from data_prep.readers.table import Table
 
 ANSWER = re.compile(
@@ -23,13 +25,165 @@ ANSWER = re.compile(
 """How an answer of Prometheus begins, or a list of its series."""
 
 
-def _content(part: Part) -> bytes:
-    content = unpacked(part.path) if part.content is None else part.content
-    return part.path.read_bytes() if content is None else content
+NAME = "__name__"
+"""Label that holds the name of a metric."""
+
+LINE = re.compile(
+    r"""(?P<series>(?:\\.|[^\\ ])+)\ +
+        (?P<fields>(?:"(?:\\.|[^"\\])*"|\\.|[^\\ "])+)
+        (?:\ +(?P<time>-?\d+))?\s*""",
+    re.VERBOSE,
+)
+PART = re.compile(r'(?:"(?:\\.|[^"\\])*"|\\.|[^\\,"])+')
+EQUAL = re.compile(r"((?:\\.|[^\\=])+)=(.*)", re.DOTALL)
+ESCAPED = re.compile(r"\\([,= \\])")
+
+Unit = Literal["s", "ms", "us", "ns"]
+
+UNITS: Mapping[Unit, float] = {"s": 1e9, "ms": 1e12, "us": 1e15, "ns": 1e18}
+"""Units of a time since 1970, with its order of magnitude in our years."""
+
+Point = tuple[str, dict[str, str], dict[str, str], str | None]
+"""Measurement, tags, fields and time, as written."""
+
+Series = tuple[Mapping[str, str], Sequence[tuple[float, str]]]
+"""Labels, and seconds since 1970 with the value's text."""
 
 
-def _table(part: Part, found: pl.DataFrame) -> Table:
-    return Table(found, Origin(part.path.name, "row", 1, is_file=True))
+def prometheus_series(document: Any) -> list[Series] | None:
+    """Return the series of an answer of Prometheus's, or of a list of them; None if it is none.
+
+    >>> prometheus_series([{"metric": {"cell": "a"}, "values": [[60, "1.5"]]}])
+    [({'cell': 'a'}, [(60.0, '1.5')])]
+    """
+    if isinstance(document, Mapping):
+        data = document.get("data")
+        document = data.get("result") if isinstance(data, Mapping) else None
+    if not isinstance(document, list) or not document:
+        return None
+    found: list[Series] = []
+    for each in document:
+        if not isinstance(each, Mapping) or not isinstance(each.get("metric"), Mapping):
+            return None
+        values = each.get("values", [each["value"]] if "value" in each else None)
+        if not isinstance(values, list):
+            return None
+        labels = {str(name): str(value) for name, value in each["metric"].items()}
+        found.append((labels, [(float(time), str(value)) for time, value in values]))
+    return found
+
+
+def table_of_series(found: Sequence[Series]) -> pl.DataFrame:
+    """Return a row for each cell and time, with a column for each metric.
+
+    Returns:
+        `time`, in UTC; `cell`, the labels that differ, in the order of their names; the metrics,
+        where NaN and infinite values are missing.
+    """
+    names = sorted({name for labels, _ in found for name in labels} - {NAME})
+    differing = [n for n in names if len({labels.get(n) for labels, _ in found}) > 1] or names
+    frames = []
+    for labels, values in found:
+        times, texts = zip(*values, strict=True) if values else ((), ())
+        cell = ",".join(labels.get(name, "") for name in differing) or "all"
+        number = pl.Series(texts, dtype=pl.String).cast(pl.Float64, strict=False)
+        column = labels.get(NAME, "value")
+        at = (pl.Series(times, dtype=pl.Float64) * 1e6).round().cast(pl.Int64)
+        time = at.cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
+        frames.append(pl.DataFrame({"time": time, "cell": cell, column: number}))
+    return _one_table(frames)
+
+
+def _one_table(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Return frames of several columns below each other, one row for each time and cell."""
+    keys, table = ["time", "cell"], pl.concat(frames, how="diagonal")
+    numbers = pl.all().exclude(keys)
+    table = table.with_columns(pl.when(numbers.is_finite()).then(numbers))
+    if len(table.columns) > 3 and table.select(keys).is_duplicated().any():
+        # Rows that hold other columns of the same time and cell; true duplicates stay.
+        turn = pl.int_range(pl.len()).over([*keys, "column"])
+        long = table.unpivot(index=keys, variable_name="column", value_name="value")
+        long = long.drop_nulls("value").with_columns(turn=turn)
+        table = long.pivot("column", index=[*keys, "turn"], values="value").drop("turn")
+    return table.sort("cell", "time", maintain_order=True)
+
+
+def points(lines: Iterable[str]) -> Iterator[Point]:
+    """Yield the points of lines.
+
+    Raises:
+        ValueError: naming the line that is no point.
+    """
+    for number, line in enumerate(lines, start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        found = LINE.fullmatch(line.rstrip("\n"))
+        if found is None:
+            raise ValueError(f"line {number} is no point of the line protocol: {line!r:.60}")
+        name, *tags = PART.findall(found["series"])
+        pairs = [
+            {ESCAPED.sub(r"\1", k): ESCAPED.sub(r"\1", v) for k, v in map(_pair, parts)}
+            for parts in (tags, PART.findall(found["fields"]))
+        ]
+        yield ESCAPED.sub(r"\1", name), pairs[0], pairs[1], found["time"]
+
+
+def _pair(text: str) -> tuple[str, str]:
+    found = EQUAL.fullmatch(text)
+    if found is None:
+        raise ValueError(f"expected name=value, found {text!r:.60}")
+    return found[1], found[2]
+
+
+def table_of_lines(lines: Iterable[str]) -> pl.DataFrame:
+    """Return a row for each cell and time, with a column for each field that holds numbers.
+
+    Returns:
+        `time`, in UTC; `cell`, the tags that differ; fields, with the measurement's name before
+        them if there are several.
+
+    Raises:
+        ValueError: if a line is no point, or has no time.
+    """
+    rows = list(points(lines))
+    without = next((i for i, row in enumerate(rows, start=1) if row[3] is None), 0)
+    if without:
+        raise ValueError(f"point {without} has no time; export the points with their times")
+    names = sorted({name for _, tags, _, _ in rows for name in tags})
+    differing = [n for n in names if len({tags.get(n) for _, tags, _, _ in rows}) > 1] or names
+    several = len({measurement for measurement, *_ in rows}) > 1
+    columns: dict[str, list[tuple[int, str, float]]] = {}
+    for measurement, tags, fields, time in rows:
+        cell = ",".join(tags.get(name, "") for name in differing) or "all"
+        for name, text in fields.items():
+            value = _number(text)
+            if value is not None:
+                column = f"{measurement}.{name}" if several else name
+                columns.setdefault(column, []).append((int(time or 0), cell, value))
+    unit: Unit = _unit(abs(int(rows[0][3] or 0))) if rows else "ns"
+    frames = []
+    for column, found in columns.items():
+        schema = {"time": pl.Int64, "cell": pl.String, column: pl.Float64}
+        frame = pl.DataFrame(found, schema=schema, orient="row")
+        frames.append(frame.with_columns(pl.from_epoch("time", unit).dt.replace_time_zone("UTC")))
+    if not frames:
+        raise ValueError("its fields hold no numbers")
+    return _one_table([f.with_columns(pl.col("time").dt.cast_time_unit("us")) for f in frames])
+
+
+def _number(text: str) -> float | None:
+    """Return the number of a field such as 12i, 7u or 2.5; None of texts and truth values."""
+    found = re.fullmatch(r"([-+]?[\d.]+(?:[eE][-+]?\d+)?)[iu]?", text)
+    return float(found[1]) if found else None
+
+
+def _unit(time: int) -> Unit:
+    """Return the unit of a time since 1970 by its size.
+
+    >>> _unit(1_700_000_000), _unit(1_700_000_000_000_000_000)
+    ('s', 'ns')
+    """
+    return next((unit for unit, size in UNITS.items() if time < 100 * size), "ns")
 
 
 class Prometheus(Format):
@@ -45,11 +199,11 @@ class Prometheus(Format):
     @classmethod
     def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:
         """Read all series."""
-        content = _content(part)
+        (content,) = (file.read() for _, file in contents(part))
         check_size(AS_JSON * len(content), part.path.name)
         if (found := prometheus_series(json.loads(content))) is None:
             raise ValueError("expected a list of series, each with metric and values")
-        return _table(part, table_of_series(found))
+        return table_of(part, table_of_series(found))
 
 
 class LineProtocol(Format):
@@ -61,4 +215,5 @@ class LineProtocol(Format):
     @classmethod
     def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:
         """Read all points."""
-        return _table(part, table_of_lines(_content(part).decode().splitlines()))
+        (text,) = (file.read().decode() for _, file in contents(part))
+        return table_of(part, table_of_lines(text.splitlines()))

@@ -81,7 +81,7 @@ class Text(Format):
     def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:
         """Read a file, or the content of the part."""
         path = part.path
-        content = unpacked(path) if part.content is None else part.content
+        content = _unpacked(path) if part.content is None else part.content
         try:
             if options.encoding is not None:
                 b"".decode(options.encoding)
@@ -386,7 +386,7 @@ def is_note(row: Sequence[str]) -> bool:
     return re.match(TIME_LIKE, first) is None and re.search(r"[^\W\d_]{3}", first) is not None
 
 
-def unpacked(path: Path) -> bytes | None:
+def _unpacked(path: Path) -> bytes | None:
     """Check a table's size; return its text if the file is packed, else None."""
     if path.suffix.lower() not in OPENERS:
         check_size(4 * path.stat().st_size, path.name)

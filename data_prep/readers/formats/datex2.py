@@ -9,13 +9,15 @@ speed of -1 where no vehicle passed, is missing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container
 from datetime import datetime
-from typing import IO
 
 import polars as pl
 
 from data_prep.base.errors import InputError
+from data_prep.readers.formats import Format, Part, contents, table_of
+from data_prep.readers.options import TableOptions
+from data_prep.readers.table import Table
 from data_prep.readers.xml import Handlers, parse
 
 QUANTITIES = {
@@ -30,15 +32,10 @@ QUANTITIES = {
 PUBLICATION = re.compile(
     rb"<(?:[\w.-]+:)?(?:d2LogicalModel|measuredDataPublication|siteMeasurements)[\s>]"
 )
-"""What a publication begins with, apart from an envelope."""
+"""First elements of a publication, apart from an envelope."""
 
 TIMES = ("measurementTimeDefault", "timeValue")
 """Elements that hold the time of a site's values, in versions 2 and 3."""
-
-
-def is_datex2(head: bytes) -> bool:
-    """Return whether a file that begins so is a publication that is read here."""
-    return PUBLICATION.search(head) is not None
 
 
 class _Publication(Handlers):
@@ -84,32 +81,41 @@ class _Publication(Handlers):
             self.rows += [(time, self.site, *value) for value in self.values if time]
 
 
-def read_datex2(files: Iterable[tuple[str, IO[bytes]]]) -> pl.DataFrame:
-    """Read publications into one table.
+class Datex2(Format):
+    """Measured data of road operators, versions 2 and 3."""
 
-    Args:
-        files: name and content of each file, decompressed.
+    name, how, suffixes = "datex2", "as DATEX II", (".xml", ".xml.gz")
+    together = True
 
-    Returns:
-        `time`, as the publication gives it, in UTC; `cell`, the site, with `/index` where a site
-        has several; and a column for each of `QUANTITIES` that was measured.
+    @classmethod
+    def recognises(cls, begin: bytes) -> bool:
+        """Return whether it holds measurements of sites."""
+        return PUBLICATION.search(begin) is not None
 
-    Raises:
-        InputError: if a file cannot be read, or none holds a measured value.
-    """
-    publication = _Publication()
-    for name, file in files:
-        try:
-            parse(file, publication)
-        except ValueError as e:
-            raise InputError(f"{name}: {e}") from e
-    if not publication.rows:
-        raise InputError("no file holds a measured value; give publications of MeasuredData")
-    names = ["time", "site", "index", "quantity", "value"]
-    table = pl.DataFrame(publication.rows, names, orient="row").unique(maintain_order=True)
-    several = len(table.select("site", "index").unique()) > table["site"].n_unique()
-    cell = pl.concat_str("site", pl.lit("/"), "index") if several else pl.col("site")
-    wide = table.with_columns(cell=cell).pivot(
-        "quantity", index=["time", "cell"], values="value", aggregate_function=None
-    )
-    return wide.sort("time", "cell")
+    @classmethod
+    def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:
+        """Read the values of the sites from all files of a part.
+
+        Returns:
+            `time`, as the publication gives it; `cell`, the site, with `/index` where a site has
+            several; and a column for each of `QUANTITIES` that was measured.
+
+        Raises:
+            InputError: if a file cannot be read, or none holds a measured value.
+        """
+        publication = _Publication()
+        for name, file in contents(part):
+            try:
+                parse(file, publication)
+            except ValueError as e:
+                raise InputError(f"{name}: {e}") from e
+        if not publication.rows:
+            raise InputError(f"{part.name}: no measured value; give publications of MeasuredData")
+        names = ["time", "site", "index", "quantity", "value"]
+        table = pl.DataFrame(publication.rows, names, orient="row").unique(maintain_order=True)
+        several = len(table.select("site", "index").unique()) > table["site"].n_unique()
+        cell = pl.concat_str("site", pl.lit("/"), "index") if several else pl.col("site")
+        wide = table.with_columns(cell=cell).pivot(
+            "quantity", index=["time", "cell"], values="value", aggregate_function=None
+        )
+        return table_of(part, wide.sort("time", "cell"))

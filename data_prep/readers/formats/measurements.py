@@ -19,7 +19,7 @@ import math
 import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -29,12 +29,17 @@ import numpy as np
 import polars as pl
 
 from data_prep.base.errors import InputError, Words, counted, some
+from data_prep.readers.formats import Format, Part, contents, table_of
+from data_prep.readers.options import TableOptions
+from data_prep.readers.origin import StepLog
+from data_prep.readers.table import Table
 from data_prep.readers.xml import Handlers, parse
 
-ROOTS = ("measCollecFile", "mdc", "OMeS")
-"""Names of the first element of a file that is read here."""
+log = StepLog("decode")
 
-BEGIN = re.compile(rb"<(?:[\w.-]+:)?(%s)[\s>/]" % "|".join(ROOTS).encode())
+ROOT = re.compile(rb"<(?:[\w.-]+:)?(measCollecFile|mdc|OMeS)[\s>/]")
+"""First element of a file of XML."""
+
 DURATION = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?")
 NAME = re.compile(r"\s*([^=\-,/]+)[=-](.*)")
 INDEXED = re.compile(r"(.+)\[(\d+)\]")
@@ -63,11 +68,6 @@ class Measured(NamedTuple):
 Take = Callable[[Measured], None]
 
 
-def is_measurements(head: bytes) -> bool:
-    """Return whether a file that begins so is XML that is read here."""
-    return BEGIN.search(head) is not None
-
-
 @lru_cache(maxsize=2**14)
 def class_of(name: str) -> str:
     """Return the class of an object, such as `NRCellDU`; empty if its name has none.
@@ -92,7 +92,7 @@ def full_name(element: str, name: str) -> str:
     """
     kept = [p for p in element.split(",") if p.partition("=")[0] not in ("DC", "SubNetwork")]
     own = name.split(",")
-    if kept and kept[-1].rpartition("=")[2] == own[0].rpartition("=")[2]:
+    if kept and kept[-1] in (own[0], own[0].rpartition("=")[2]):
         kept = kept[:-1]  # The object's name begins with the element, which may have no class.
     return ",".join([*(part for part in kept if part), *own])
 
@@ -307,14 +307,14 @@ class Measurements:
         wanted: names of counters to keep; empty for all whose values are numbers.
         classes: how many steps of objects were seen of each class.
         suspect: number of steps of objects that were suspect.
-        lists: number of values that were lists, by counter.
+        empty: counters without a number, such as lists, which `table` leaves out.
     """
 
     object_class: str | None = None
     wanted: Collection[str] = ()
     classes: Counter[str] = field(default_factory=Counter)
     suspect: int = 0
-    lists: Counter[str] = field(default_factory=Counter)
+    empty: Sequence[str] = ()
     _blocks: dict[tuple[str, ...], _Block] = field(default_factory=dict)
     _seconds: set[float] = field(default_factory=set)
     _read: dict[tuple[str, ...], list[tuple[int, int]]] = field(default_factory=dict)
@@ -360,12 +360,10 @@ class Measurements:
         name, index = counters[place[0]], place[1]
         return name if index < 0 else f"{name}[{index}]"
 
-    def _number(self, found: Measured, place: int, index: int) -> float:
+    @staticmethod
+    def _number(found: Measured, place: int, index: int) -> float:
         """Return a value as a number; NaN if it is none, or a list without an index."""
         text = found.values[place] or ""
-        if "," in text and index < 0:
-            self.lists[found.counters[place]] += 1
-            return math.nan
         try:
             return float(text.split(",")[index] if index >= 0 else text)
         except (ValueError, IndexError):
@@ -386,8 +384,8 @@ class Measurements:
         table = pl.concat(frames, how="diagonal") if frames else pl.DataFrame()
         keys = ["time", "cell"]
         counters = [name for name in table.columns if name not in keys]
-        empty = [name for name in counters if not table[name].is_not_nan().any()]
-        table = table.drop(empty).with_columns(pl.all().exclude(keys).fill_nan(None))
+        self.empty = [name for name in counters if not table[name].is_not_nan().any()]
+        table = table.drop(self.empty).with_columns(pl.all().exclude(keys).fill_nan(None))
         if not table.select(keys).is_duplicated().any():
             return table.sort(keys)
         values = pl.all().drop_nulls()
@@ -431,39 +429,63 @@ class Measurements:
 
 
 def read_measurements(
-    files: Iterable[tuple[str, IO[bytes]]],
-    source: str,
-    object_class: str | None = None,
-    wanted: Collection[str] = (),
-    walk: Callable[[IO[bytes], Take], None] = walk_xml,
-) -> tuple[pl.DataFrame, list[str]]:
-    """Read files of measurements into one table.
-
-    Args:
-        files: name and content of each file, decompressed.
-        source: name of all of them, for messages.
-        object_class: class of objects to read, such as `NRCellDU`; None if there is one only.
-        wanted: counters to read; `name[3]` of a list. Empty for all that are numbers.
-        walk: gives the values of a file, `walk_xml` or `walk_events`.
+    part: Part, options: TableOptions, walk: Callable[[IO[bytes], Take], None]
+) -> Table:
+    """Read the objects of one class from all files of a part.
 
     Returns:
-        Columns `time` (begin of the step, UTC), `cell` and counters; and notices.
+        Columns `time` (begin of the step), `cell` and counters.
 
     Raises:
         InputError: as `Measurements.table`; if a file cannot be read.
     """
-    found = Measurements(object_class, wanted)
-    for name, file in files:
+    wanted = [name.strip() for name in (options.values or "").split(",") if name.strip()]
+    found = Measurements(options.object_class, wanted)
+    for name, file in contents(part):
         try:
             walk(file, found.take)
         except ValueError as e:
             raise InputError(f"{name}: {e}") from e
-    return found.table(source), list(_notices(found))
-
-
-def _notices(found: Measurements) -> Iterator[str]:
+    table = found.table(part.name)
     if found.suspect:
-        yield f"{counted(found.suspect, 'step')} of objects are marked as suspect and are missing"
-    if found.lists:
-        names = some(found.lists, 4)
-        yield f"{counted(len(found.lists), 'counter')} hold lists and are left out: {names}"
+        suspect = f"{counted(found.suspect, 'step')} of objects are marked as suspect"
+        log.warning(part.name, f"{suspect} and are missing")
+    if found.empty:
+        said = f"left out, as they hold lists or no numbers: {some(found.empty, 4)}"
+        way = Words("; name an element of a list as {values}", values=f"{found.empty[0]}[0]")
+        log.warning(part.name, said, "" if wanted else way)
+    return table_of(part, table)
+
+
+class MeasurementsXml(Format):
+    """Counters of managed objects: 3GPP TS 32.435 and 32.401, Nokia's OMeS."""
+
+    name, how, suffixes = "measurements", "as measurements in XML", (".xml", ".xml.gz")
+    together = True
+
+    @classmethod
+    def recognises(cls, begin: bytes) -> bool:
+        """Return whether the first element is one of these formats'."""
+        return ROOT.search(begin) is not None
+
+    @classmethod
+    def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:
+        """Read the objects of one class."""
+        return read_measurements(part, options, walk_xml)
+
+
+class VesEvents(Format):
+    """Events of 3GPP TS 28.532 with measurements, `perf3gpp`."""
+
+    name, how, suffixes = "ves", "as VES events of measurements", (".json", ".json.gz")
+    together = True
+
+    @classmethod
+    def recognises(cls, begin: bytes) -> bool:
+        """Return whether an event of measurements begins so."""
+        return b'"perf3gppFields"' in begin
+
+    @classmethod
+    def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:
+        """Read the objects of one class."""
+        return read_measurements(part, options, walk_events)
