@@ -406,10 +406,15 @@ def _unclear(path: Path, error: InputError, notes: Sequence[Note]) -> Descriptio
     from data_prep.readers.decode import read_table
     from data_prep.readers.options import TableOptions
 
+    question, kind = error.typed, "table, not clear without options"
+    more = (
+        f"stforecast prepare table --raw {quote(str(path))} --dry-run, with the option named above"
+    )
+    if error.names("object_class"):
+        return Description(kind, {"problem": question, **notes_of(notes)}, question, more)
     if not path.is_file() or path.suffix.lower() == ".zip":
         raise error
     df, _ = read_table(path, options=TableOptions(no_header=error.names("no_header")))
-    question = error.typed
     columns = {str(name): str(column.iloc[0]) for name, column in df.items()} if len(df) else {}
     about = {"rows": len(df), "columns": columns, "problem": question, **notes_of(notes)}
     text = facts({"rows": f"{len(df):,}", "columns": f"{len(columns)}, with the first row:"})
@@ -418,9 +423,7 @@ def _unclear(path: Path, error: InputError, notes: Sequence[Note]) -> Descriptio
         lines[12:] = [f"    …: {len(lines) - 12} more"]
     steps = ["how it is read", steps_text(notes), ""] if notes else []
     text = "\n".join([text, *lines, "", *steps, question])
-    command = f"stforecast prepare table --raw {quote(str(path))} --dry-run"
-    more = f"{command}, with the option named above"
-    return Description("table, not clear without options", about, text, more)
+    return Description(kind, about, text, more)
 
 
 def _prepare(name: str, raw: Path) -> str:

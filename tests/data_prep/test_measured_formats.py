@@ -9,6 +9,7 @@ from measured_files import SITE, XML, flow
 
 from data_prep.base.errors import InputError
 from data_prep.sets.table import read
+from stforecast.cli.info import describe
 
 
 def event(end, value):
@@ -59,6 +60,9 @@ def test_objects_of_several_classes_are_asked_about(folder):
     with pytest.raises(InputError, match="Carrier") as e:
         read(folder)
     assert e.value.names("object_class")
+    told = describe(folder)
+    assert "--object-class" in told.text
+    assert told.next_command.startswith("stforecast prepare table --raw")
     assert len(read(folder, object_class="NRCellDU")["time"]) == 8
 
 

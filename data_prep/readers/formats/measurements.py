@@ -330,7 +330,9 @@ class Measurements:
         self._seconds.add(found.seconds)
         self.suspect += found.suspect
         kept = self._places(found.counters)
-        names = tuple(self._name(found.counters, place) for place in kept)
+        names = tuple(
+            found.counters[i] if index < 0 else f"{found.counters[i]}[{index}]" for i, index in kept
+        )
         block = self._blocks.setdefault(names, _Block())
         block.begins.append(found.begin)
         block.names.append(found.name)
@@ -347,18 +349,12 @@ class Measurements:
         """Return the place of each counter to keep, and its index in a list, -1 for none."""
         if counters not in self._read:
             at = {name: i for i, name in enumerate(counters)}
-            places = [(i, -1) for i in at.values()]
+            places = [(at[name], -1) for name in self.wanted or at if name in at]
             if self.wanted:
-                places = [(at[name], -1) for name in self.wanted if name in at]
                 indexed = filter(None, map(INDEXED.fullmatch, self.wanted))
                 places += [(at[m[1]], int(m[2])) for m in indexed if m[1] in at]
             self._read[counters] = places
         return self._read[counters]
-
-    @staticmethod
-    def _name(counters: tuple[str, ...], place: tuple[int, int]) -> str:
-        name, index = counters[place[0]], place[1]
-        return name if index < 0 else f"{name}[{index}]"
 
     @staticmethod
     def _number(found: Measured, place: int, index: int) -> float:
@@ -439,7 +435,7 @@ def read_measurements(
     Raises:
         InputError: as `Measurements.table`; if a file cannot be read.
     """
-    wanted = [name.strip() for name in (options.values or "").split(",") if name.strip()]
+    wanted = [*filter(None, map(str.strip, (options.values or "").split(",")))]
     found = Measurements(options.object_class, wanted)
     for name, file in contents(part):
         try:
