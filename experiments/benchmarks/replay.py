@@ -146,7 +146,7 @@ def _trained(
         if until != last:
             past = _known(wide, last + 24, n_steps, zone)
             forecaster, until = Forecaster(method, **_settings(past, method)).fit(past), last
-        forecast, interval = forecaster.predict(known), forecaster.predict_interval(known)
+        forecast, interval = forecaster.outlook(known)
         seconds = time.process_time() - before
         yield _row(wide, forecast, interval, ANEW if last == day else WENT_ON, seconds)
 

@@ -292,13 +292,17 @@ class Forecaster:
                 has no observed input, or times that cannot be placed in the model's zone; if the
                 model was loaded and no history is given.
         """
-        model = self._fitted()
-        series = self.read(history, events)
-        warn_of_level(series, model)
-        warn_of_services(series, model)
-        found = model.predict(series, steps, limits and Limits(*limits))
+        series = self._warned(history, events)
+        found = self._fitted().predict(series, steps, limits and Limits(*limits))
         warn_of_set_back(series, len(found))
         return found
+
+    def _warned(self, history: Data | Series | None, events: AnyPath | None) -> Series:
+        """Read a history, and warn of what a forecast from it may suffer from."""
+        model, series = self._fitted(), self.read(history, events)
+        warn_of_level(series, model)
+        warn_of_services(series, model)
+        return series
 
     def predict_interval(
         self,
@@ -321,6 +325,26 @@ class Forecaster:
         """
         series = self.read(history, events)
         return self.model_.bounds(series, steps, limits and Limits(*limits))
+
+    def outlook(
+        self,
+        history: Data | Series | None = None,
+        steps: int | None = None,
+        *,
+        limits: tuple[float, float] | None = None,
+        events: AnyPath | None = None,
+    ) -> tuple[pd.DataFrame, Interval | None]:
+        """Return what `predict` and `predict_interval` return, in half of their time.
+
+        The arguments are those of `predict`.
+
+        Raises:
+            InputError: as `predict`.
+        """
+        model, series = self.model_, self._warned(history, events)
+        found, interval = model.outlook(series, steps, limits and Limits(*limits))
+        warn_of_set_back(series, len(found))
+        return found, interval
 
     def read(self, history: Data | Series | None, events: AnyPath | None = None) -> Series:
         """Read the series of the fitted cells from a history, to forecast from it repeatedly.
@@ -363,8 +387,7 @@ class Forecaster:
         from stforecast.plots.outlook import draw_outlook
 
         series = self.read(history)
-        tables = self.predict(series, steps), self.predict_interval(series, steps)
-        return draw_outlook(series, *tables, cells, ax)
+        return draw_outlook(series, *self.outlook(series, steps), cells, ax)
 
     def find_leaks(self, history: Data | Series) -> list[Leak]:
         """Find windows of a history's last quarter that depend on later values.

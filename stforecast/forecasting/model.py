@@ -130,20 +130,41 @@ class FittedModel:
         """Read the series of its cells from a history; see `Forecaster.read`."""
         return histories.read_history(history, self, events)
 
-    def predict(
+    def outlook(
         self, series: Series, steps: int | None = None, limits: Limits | None = None
+    ) -> tuple[pd.DataFrame, Interval | None]:
+        """Return what `predict` and `bounds` return, by forecasting once."""
+        raw = self.raw_bands(series)
+        return self.predict(series, steps, limits, raw), self.bounds(series, steps, limits, raw)
+
+    def raw_bands(self, series: Series) -> Bands:
+        """Return the forecasts of the horizon after a history, `(cells, 1, horizon)`, z-scored."""
+        z = self.scaler.transform(series.values, at_end=True)
+        calendar, coverages = self.scaler.calendar(series), self.config.coverages
+        return raw_bands(self.predictor, z, np.array([len(z)]), calendar, coverages)
+
+    def predict(
+        self,
+        series: Series,
+        steps: int | None = None,
+        limits: Limits | None = None,
+        raw: Bands | None = None,
     ) -> pd.DataFrame:
-        """Forecast what follows a history from `read`; see `Forecaster.predict`."""
+        """Forecast what follows a history from `read`; see `Forecaster.predict`.
+
+        The first horizon is of the `raw` bands, by default those of `raw_bands`.
+        """
         steps = self._n_steps(steps)
         missing, unknown = self._missing(series)
         histories.warn_of_missing(series, missing, unknown)
         histories.warn_of_late(series, self, np.asarray(missing.any(axis=0)))
         histories.warn_of_past_events(series)
         z, n_steps = self.scaler.transform(series.values, at_end=True), len(series.values)
-        calendar = self.scaler.calendar(series)
+        calendar, y_hat = self.scaler.calendar(series), (raw or self.raw_bands(series)).centre
         while len(z) < n_steps + steps:
-            y_hat = self.predictor.predict(z, np.array([len(z)]), calendar)
             z = np.concatenate([z, y_hat[:, 0].T])
+            if len(z) < n_steps + steps:
+                y_hat = self.predictor.predict(z, np.array([len(z)]), calendar)
         table = self._table(z[n_steps : n_steps + steps], series, unknown)
         odd = ~np.isfinite(table.to_numpy()).all(axis=0) & ~unknown
         if odd.any():
@@ -156,7 +177,11 @@ class FittedModel:
         return table.clip(*limits)
 
     def bounds(
-        self, series: Series, steps: int | None = None, limits: Limits | None = None
+        self,
+        series: Series,
+        steps: int | None = None,
+        limits: Limits | None = None,
+        raw: Bands | None = None,
     ) -> Interval | None:
         """Return bounds of the values of `predict`, with its arguments; None if not calibrated."""
         config, calibration = self.config, self.calibration
@@ -165,11 +190,10 @@ class FittedModel:
         coverage, horizon = config.coverage, config.window.horizon
         n_steps = self._n_steps(steps)
         _, unknown = self._missing(series)
-        z = self.scaler.transform(series.values, at_end=True)
-        start, calendar = np.array([len(z)]), self.scaler.calendar(series)
-        bands = raw_bands(self.predictor, z, start, calendar, config.coverages)
-        widest = Bands(bands.centre, {coverage: bands.bounds[coverage]})
+        z, raw = self.scaler.transform(series.values, at_end=True), raw or self.raw_bands(series)
+        widest = Bands(raw.centre, {coverage: raw.bounds[coverage]})
         tables = []
+        start, calendar = np.array([len(z)]), self.scaler.calendar(series)
         bands = calibration.calibrated(widest, z, start, calendar)
         include_constant(bands, z)
         for bound in bands.bounds[coverage]:

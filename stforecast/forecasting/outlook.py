@@ -66,8 +66,8 @@ def make_outlook(
     lower, upper = limits or forecaster.limits
     # Probabilities follow from bounds that are not cut at the limits.
     used = (lower, upper) if threshold is None else ANY
-    uncut = on_clock(forecaster.predict(series, steps, limits=used), clock)
-    found = forecaster.predict_interval(series, steps, limits=used)
+    table, found = forecaster.outlook(series, steps, limits=used)
+    uncut = on_clock(table, clock)
     bounds = found and Interval(*(on_clock(bound, clock) for bound in found))
     by_cell = plan(uncut, bounds, threshold, (lower, upper), paths)
     chances = None

@@ -147,7 +147,7 @@ def forecast(
     plan = make_plan(cube, horizon, service, method, settings)
     forecaster = Forecaster(method, **plan.settings).fit(cube)
     check = check_forecasts(forecaster.test_forecasts())
-    table, bounds = forecaster.predict(cube), forecaster.predict_interval(cube)
+    table, bounds = forecaster.outlook(cube)
     tested = forecaster.backtest(cube, folds) if folds else None
     assumed = {name: str(words) for name, words in plan.assumed.items()}
     return QuickForecast(table, bounds, check, forecaster, assumed, tested)

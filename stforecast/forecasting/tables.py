@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 import xarray as xr
 
@@ -24,10 +25,11 @@ def long_table(forecast: pd.DataFrame, interval: Interval | None) -> pd.DataFram
     """Return forecasts, and bounds if any, in seven digits, one row for each cell and time."""
     bounds = {} if interval is None else interval._asdict()
     tables = {forecast.attrs["service"]: forecast, **bounds}
-    long = forecast.melt(ignore_index=False).reset_index()[["time", "cell"]]
+    steps, cells = np.arange(len(forecast)), forecast.columns
+    long = {"time": forecast.index[np.tile(steps, len(cells))], "cell": cells.repeat(len(steps))}
     # Rounding keeps bounds around a forecast.
-    rounded = {n: [in_digits(v) for v in table.melt()["value"]] for n, table in tables.items()}
-    return long.assign(**rounded)
+    rounded = {n: [in_digits(v) for v in t.to_numpy().T.flat] for n, t in tables.items()}
+    return pd.DataFrame({**long, **rounded})
 
 
 def in_digits(value: float) -> float:

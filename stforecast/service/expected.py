@@ -66,10 +66,12 @@ class Tails:
     def rarity(self, distances: Values) -> Values:
         """Return of how many readings one is as far from what is expected; NaN stays NaN."""
         known, n = self.known, len(self.known)
-        above = _chance(distances, known[known > 0], n)
-        below = _chance(-distances, -known[known < 0][::-1], n)
-        rare = 1 / np.clip(2 * np.where(distances > 0, above, below), 1 / RAREST, 1)
-        return np.where(np.isfinite(distances), rare, np.nan)
+        found = np.full(distances.shape, np.nan)
+        for side in (1, -1):
+            of_side = np.isfinite(distances) & ((distances > 0) == (side > 0))
+            before = side * known[side * known > 0][::side]
+            found[of_side] = 2 * _chance(side * distances[of_side], before, n)
+        return 1 / np.clip(found, 1 / RAREST, 1)
 
 
 def _chance(sizes: Values, known: Values, n: int) -> Values:
@@ -334,8 +336,10 @@ def rarity_of(
     tails = Tails.of(np.concatenate(far)), Tails.of(weeks.distances(known))
 
     def rarity(of: Expected) -> Values:
-        by_forecast, by_weeks = (one.rarity(of.distances(seen)) for one in tails)
-        return np.where(of.forecast, by_forecast, by_weeks)
+        found, distances = np.empty(seen.shape), of.distances(seen)
+        for one, of_one in zip(tails, (of.forecast, ~of.forecast), strict=True):
+            found[of_one] = one.rarity(distances[of_one])
+        return found
 
     listed = rarity(expected)
     return Rarity(expected, listed, np.fmin(listed, rarity(weeks)))
@@ -381,8 +385,8 @@ def usual_of_forecasts(before: xr.Dataset, issued: xr.Dataset) -> Usual:
 
 def usual_of_weeks(history: pd.DataFrame, day: int) -> Usual:
     """Return how far the last four weeks were from what the weeks before them say."""
-    values = history.to_numpy()[-2 * WEEKS * 7 * day :]
-    expected, _ = weeks_before(values, 0, 7 * day)
+    history = history.iloc[-2 * WEEKS * 7 * day :]
+    values, expected = history.to_numpy(), by_weeks(history).values
     n = min(len(values) // day, WEEKS * 7) * day
     days = (v[len(v) - n :].reshape(-1, day, v.shape[1]) for v in (values, expected))
     return usual_error(*days)

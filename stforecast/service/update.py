@@ -257,8 +257,7 @@ def _doubt(
     issued = state.issued
     if not issued.sizes["time"]:
         series = forecaster.read(state.history, events)
-        coming = forecaster.predict(series), forecaster.predict_interval(series)
-        issued = issue(issued, series, *coming)
+        issued = issue(issued, series, *forecaster.outlook(series))
     return doubt_of_values(state, records, name, issued, tested(run))
 
 
@@ -279,8 +278,7 @@ def _held_back(
     until = min(end_of(records, step), present)
     missed = math.ceil((until - end_of(state.history, step)) / step)
     steps = horizon + min(max(missed, 0), MOST_HORIZONS * horizon)
-    table = forecaster.predict(series, steps)
-    interval = forecaster.predict_interval(series, steps)
+    table, interval = forecaster.outlook(series, steps)
     about = {
         "update": len(state.log) + 1, "until": str(begin_of(series, 1)), "steps": 0, "changed": 0,
         "action": HELD, "reason": doubt.reason,
@@ -337,8 +335,7 @@ def _renewed(
         forecaster = forecaster.update(history, CALIBRATED, options.trial_days, events=events)
         action = CALIBRATED if done.action == WENT_ON else done.action
         done = dataclasses.replace(done, forecaster=forecaster, action=action)
-    table = done.forecaster.predict(series)
-    interval = done.forecaster.predict_interval(series)
+    table, interval = done.forecaster.outlook(series)
     state.issued = issue(state.issued, believed, table, interval)
     about = {
         "update": len(state.log) + 1,

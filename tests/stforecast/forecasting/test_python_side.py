@@ -113,6 +113,14 @@ def test_bounds_are_not_below_zero_when_asked(fitted, table, tmp_path):
     pd.testing.assert_frame_equal(loaded.predict_interval(lower).lower, bounds.lower)
 
 
+@pytest.mark.parametrize("steps", [None, 1, 50])
+def test_an_outlook_is_the_forecast_and_its_bounds(fitted, table, steps):
+    forecast, bounds = fitted.outlook(table, steps)
+    pd.testing.assert_frame_equal(forecast, fitted.predict(table, steps))
+    for one, other in zip(bounds, fitted.predict_interval(table, steps), strict=True):
+        pd.testing.assert_frame_equal(one, other)
+
+
 @pytest.mark.parametrize("limits", [None, (0, np.inf), ANY, (-np.inf, -150), (-200, -150)])
 def test_a_forecast_lies_between_its_bounds_whatever_their_limits(fitted, table, limits):
     """Far below what was seen, forecast and bounds meet at a limit."""
