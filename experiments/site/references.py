@@ -150,7 +150,8 @@ def images_sent() -> str:
         def build() -> SplitModel:
             if method.defaults.get("model") == "vit":
                 return FrozenViT(shape, N_CLASSES, ViTOptions(backbone=TINY, input_size=8))
-            return MODELS["convnet"](shape, N_CLASSES)
+            model = MODELS["convnet"]
+            return model(shape, N_CLASSES, model.Options())
 
         training = Training(batch_size=10, epochs=method.defaults.get("epochs", 2))
         return _sent(name, method, build, task, data, training)
