@@ -158,6 +158,8 @@ def dump_blocks(
     chunks: Mapping[str, tuple[int, ...]],
     blocks: Iterable[tuple[int, Mapping[str, np.ndarray]]],
     target: h5netcdf.File,
+    *,
+    packed: bool = False,
 ) -> None:
     """Write a data set whose largest variables come in blocks, with checksums.
 
@@ -167,12 +169,14 @@ def dump_blocks(
         blocks: pairs of the first place on the first axis and the values of the largest from there
             on; what no block covers becomes NaN.
         target: an open file.
+        packed: whether to compress the largest, by what every reader of the format has.
     """
+    packing = {"compression": "gzip", "compression_opts": 1, "shuffle": True} if packed else {}
     dump(like.drop_vars([*chunks]), target)
     target.attrs.pop("coordinates", None)  # xarray names them here when no variable can
     for name, shape in chunks.items():  # Create them empty, as xarray writes them.
         variable = target.create_variable(
-            name, like[name].dims, "f8", chunks=shape, fillvalue=np.nan, fletcher32=True
+            name, like[name].dims, "f8", chunks=shape, fillvalue=np.nan, fletcher32=True, **packing
         )
         variable.attrs.update(like[name].attrs)
         if auxiliary := sorted(str(c) for c in like[name].coords if c not in like[name].dims):

@@ -7,7 +7,6 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, get_args
 
@@ -17,7 +16,7 @@ import xarray as xr
 
 from data_prep.base.errors import InputError, choose
 from data_prep.base.progress import doing, noting
-from data_prep.netcdf import dump, dump_blocks
+from data_prep.netcdf import dump_blocks
 from stforecast.data.cubes import Data, name_of
 from stforecast.data.events import is_event_table
 from stforecast.data.folds import FoldOptions, plan_folds
@@ -489,17 +488,27 @@ class Forecaster:
         return self._limited(found)
 
     def dump_forecasts(self, target: h5netcdf.File) -> None:
-        """Write `test_forecasts` into an open file, of many cells block by block."""
+        """Write `test_forecasts` into an open file, block by block of the cells.
+
+        Forecasts and bounds are rounded by less than 1e-5 of the deviation of their cell's values,
+        and compressed.
+        """
         select, blocks = self.config.run.select, self._evaluation().blocks
-        if len(blocks) == 1:
-            return dump(self.test_forecasts(), target)
-        values = partial(evaluations.forecast_values, self._evaluations, select)
+        std = np.broadcast_to(self.data_.scaler.std, len(self.cells))
+
+        def values(some: slice) -> dict[str, np.ndarray]:
+            found = evaluations.forecast_values(self._evaluations, select, some)
+            unit = 2.0 ** (np.floor(np.log2(std[some])) - 16)[:, None, None]
+            observed = "y", "seasonal_naive"
+            return {n: v if n in observed else np.round(v / unit) * unit for n, v in found.items()}
+
         shapes = {name: part.shape[1:] for name, part in values(slice(1)).items()}
         like = {n: np.broadcast_to(np.nan, (len(self.cells), *s)) for n, s in shapes.items()}
         described = evaluations.forecasts_dataset(self._evaluations, select, like)
-        chunks = {n: (max(1, IN_CHUNK // math.prod(s)), *s) for n, s in shapes.items()}
+        rows = {n: IN_CHUNK // max(1, math.prod(s)) for n, s in shapes.items()}
+        chunks = {n: (max(1, min(rows[n], len(self.cells))), *s) for n, s in shapes.items()}
         parts = ((some.start, values(some)) for some in noting(blocks, "writing forecasts"))
-        dump_blocks(self._limited(described), chunks, parts, target)
+        dump_blocks(self._limited(described), chunks, parts, target, packed=True)
 
     def _limited(self, found: xr.Dataset) -> xr.Dataset:
         """Note the limits in the attributes of forecasts."""

@@ -101,8 +101,8 @@ def test_estimates_are_those_of_a_benchmark_of_the_same_folds(cube, cube_path, t
     (group,) = group_runs(runs)
     (line,) = leaderboard([Row(group)], "raw_mae").lines
     estimate, skill = found.estimates["raw_mae"], found.estimates["skill"]
-    np.testing.assert_allclose(*map(_numbers, (estimate, line.error)), rtol=1e-6)
-    np.testing.assert_allclose(*map(_numbers, (skill, line.skill)), rtol=1e-6)
+    np.testing.assert_allclose(*map(_numbers, (estimate, line.error)), rtol=1e-4)
+    np.testing.assert_allclose(*map(_numbers, (skill, line.skill)), rtol=1e-4)
 
 
 def _numbers(estimate):

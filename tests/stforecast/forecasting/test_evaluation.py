@@ -123,16 +123,25 @@ def test_files_written_for_a_few_cells_at_a_time_are_those_of_all(
     cube, tmp_path, monkeypatch, intervals
 ):
     settings = {**INTERVALS, "intervals": intervals, "lower_limit": 0.0}
-    whole = Forecaster("ridge", **settings).fit(cube).test_forecasts()
+
+    def written():
+        forecaster = Forecaster("ridge", **settings).fit(cube)
+        with netcdf_target(tmp_path / "forecasts.nc") as target:
+            forecaster.dump_forecasts(target)
+        with xr.open_dataset(tmp_path / "forecasts.nc", engine="h5netcdf") as ds:
+            return forecaster, ds.load()
+
+    forecaster, whole = written()
+    exact = forecaster.test_forecasts()
+    for name, values in exact.items():
+        most = 1e-5 * float(exact["std"].max()) * (name not in ("y", "seasonal_naive"))
+        np.testing.assert_allclose(whole[name], values, rtol=0, atol=most)
+    xr.testing.assert_identical(whole.assign(exact.data_vars), exact)
     for name in ("evaluate.CELLS", "forecaster.IN_CHUNK"):
         monkeypatch.setattr(f"stforecast.forecasting.{name}", 1)
     monkeypatch.setattr("stforecast.intervals.calibration.VALUES", 1)
-    forecaster = Forecaster("ridge", **settings).fit(cube)
-    path = tmp_path / "forecasts.nc"
-    with netcdf_target(path) as target:
-        forecaster.dump_forecasts(target)
-    with xr.open_dataset(path, engine="h5netcdf") as ds:
-        xr.testing.assert_identical(ds.load(), whole)
+    forecaster, by_cell = written()
+    xr.testing.assert_identical(by_cell, whole)
     assert len(forecaster._evaluation().blocks) == 3
 
 

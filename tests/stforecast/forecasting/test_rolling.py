@@ -119,7 +119,8 @@ def test_federated_methods_go_on_from_where_they_are_and_say_what_it_cost(
     assert (costs["seconds"] > 0).all()
     forecasts = finished.forecasts().y_hat
     before = never.test_forecasts().y_hat
-    np.testing.assert_allclose(forecasts[:, :24], before[:, :24], rtol=1e-6)
+    written = 1e-5 * finished.forecasts()["std"].to_numpy().max()
+    np.testing.assert_allclose(forecasts[:, :24], before[:, :24], rtol=1e-6, atol=written)
     assert not np.allclose(forecasts[:, 24:], before[:, 24:], rtol=1e-4)
     # The model that is saved is the last one: it makes the forecasts of the last day.
     last = Forecaster.load(tmp_path / "run", device="cpu").predict(
