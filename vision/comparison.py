@@ -25,7 +25,6 @@ from data_prep.base.errors import InputError, Words, choose
 from stforecast.bench.run_groups import ALL, RunGroup, select
 from stforecast.bench.statistics.bootstrap import Replicates, bootstrap
 from stforecast.bench.statistics.estimate import ErrorSums, Estimate
-from stforecast.metrics.metric import mean
 from vision.evaluation import MASKS
 from vision.methods import METHODS
 from vision.results import ImageRun
@@ -191,4 +190,5 @@ def _resampled(tables: Mapping[str, pd.DataFrame]) -> Replicates:
         # Seeds are blocks of one seed.
         sums[name] = ErrorSums((100 * weight * np.where(tested, share, 0))[None], weight[None])
     n_seeds = len(weight)
-    return bootstrap(sums, mean, np.arange(n_seeds) * (n_seeds >= FEWEST_SEEDS))
+    with np.errstate(invalid="ignore"):
+        return bootstrap(sums, np.divide, np.arange(n_seeds) * (n_seeds >= FEWEST_SEEDS))
