@@ -16,13 +16,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from data_prep.base.errors import InputError, Words, choose
 from stforecast.bench.run_groups import ALL, RunGroup, select
-from stforecast.bench.statistics.bootstrap import bootstrap
+from stforecast.bench.statistics.bootstrap import Replicates, bootstrap
 from stforecast.bench.statistics.estimate import ErrorSums, Estimate
 from vision.evaluation import MASKS
 from vision.methods import METHODS
@@ -53,19 +54,13 @@ class ModelRow:
         """Mean over its runs of the accuracy after the last round."""
         return float(np.mean([run.accuracy("last", self.view) for run in self.group.runs]))
 
-    @property
-    def is_reference(self) -> bool:
-        """Return whether its method is a reference for the others, such as chance."""
-        return getattr(METHODS.get(self.group.runs[0].method), "paper", "") == "reference"
-
 
 def rows_of(groups: Iterable[RunGroup[ImageRun]]) -> list[ModelRow]:
     """Return a row for each model of each group."""
     return [ModelRow(group, view) for group in groups for view in group.runs[0].views]
 
 
-@dataclass(frozen=True)
-class Accuracy:
+class Accuracy(NamedTuple):
     """Accuracy of one row, choosing from some classes.
 
     Attributes:
@@ -79,27 +74,17 @@ class Accuracy:
     accuracy: Estimate
     points: Estimate | None
 
-    @property
-    def name(self) -> str:
-        """Name of the row."""
-        return self.row.name
 
-
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """Rows that were tested on the same images.
 
     Attributes:
         reference: name of the row that the others are compared with.
         lines: a line for each row, by the classes that predictions choose from.
-        clients: number of clients.
-        seeds: largest number of seeds of a row.
     """
 
     reference: str
-    lines: Mapping[str, Sequence[Accuracy]]
-    clients: int
-    seeds: int
+    lines: dict[str, list[Accuracy]]
 
 
 def compare_accuracies(
@@ -113,8 +98,12 @@ def compare_accuracies(
     names = {row.name: row for row in rows}
     if reference is not None and reference not in names:
         raise choose("reference", reference, names)
-    candidates = [row for row in rows if not row.is_reference] or rows
-    best = names[reference] if reference else max(candidates, key=lambda row: row.accuracy)
+    ours = [
+        row
+        for row in rows
+        if getattr(METHODS.get(row.group.runs[0].method), "paper", "") != "reference"
+    ]
+    best = names[reference] if reference else max(ours or rows, key=lambda row: row.accuracy)
     lines = {
         mask: [
             Accuracy(row, level(row, mask), None if row is best else points_above(row, best, mask))
@@ -122,21 +111,15 @@ def compare_accuracies(
         ]
         for mask in masks
     }
-    seeds = max(len(row.group.runs) for row in rows)
-    return Comparison(best.name, lines, int(rows[0].group.runs[0].about["clients"]), seeds)
+    return Comparison(best.name, lines)
 
 
 def level(row: ModelRow, mask: str, measure: str = ACCURACY) -> Estimate:
     """Return a measure of a row in per cent, mean over clients and seeds."""
-    table = shares_by_client(row, mask, measure)
-    found = bootstrap({"": _sums(table)}, _ratio, _seeds(table))
-    share = found.vary(found.pooled[""], "")
-    return share.estimate(found.level, lambda value: min(max(value, 0.0), _most(measure)))
-
-
-def _most(measure: str) -> float:
-    """Return the largest value of a measure in per cent."""
-    return 100.0 if measure == ACCURACY else math.inf
+    found = _resampled({row.name: shares_by_client(row, mask, measure)})
+    share = found.vary(found.pooled[row.name], row.name)
+    most = 100.0 if measure == ACCURACY else math.inf
+    return share.estimate(found.level, lambda value: min(max(value, 0.0), most))
 
 
 def points_above(
@@ -162,10 +145,11 @@ def points_above(
             Words("compare runs of one {partition} and its settings"),
         )
     known = ours["share"].notna() & theirs["share"].notna()
+    if not known.any():
+        return None
     ours, theirs = (table.assign(share=table["share"].where(known)) for table in (ours, theirs))
-    sums = {"ours": _sums(ours), "theirs": _sums(theirs)}
-    most = _most(measure)
-    found = bootstrap(sums, _ratio, _seeds(ours)).difference("ours", "theirs")
+    most = 100.0 if measure == ACCURACY else math.inf
+    found = _resampled({"ours": ours, "theirs": theirs}).difference("ours", "theirs")
     return replace(found, low=max(found.low, -most), high=min(found.high, most))
 
 
@@ -186,26 +170,25 @@ def shares_by_client(row: ModelRow, mask: str, measure: str = ACCURACY) -> pd.Da
                 ratios = temporal_by_client(stages, row.view, mask)
             else:
                 ratios = spatial_by_client(stages, row.view, run.local_view, mask)
+            last = stages["stage"].max()
             # NaN for a client that had nothing to retain.
-            own["share"] = ratios.xs(stages["stage"].max(), level="stage")
+            own["share"] = ratios.unstack("stage").reindex(columns=[last])[last]
         tables[run.seed] = own
     return pd.concat(tables, names=["seed", "client"]).sort_index()
 
 
-def _sums(table: pd.DataFrame) -> ErrorSums:
-    """Return sums `(1, seeds, clients)`; their ratio is the mean over seeds of clients' means."""
-    share = table["share"].unstack("client").to_numpy()
-    tested = np.isfinite(share)
-    weight = tested / tested.sum(axis=1, keepdims=True)
-    return ErrorSums((100 * weight * np.where(tested, share, 0))[None], weight[None])
-
-
-def _seeds(table: pd.DataFrame) -> np.ndarray:
-    """Return the group of each row of `_sums`: its seed, or one for all seeds if they are few."""
-    n_seeds = len(table.index.unique("seed"))
-    return np.arange(n_seeds) * (n_seeds >= FEWEST_SEEDS)
-
-
-def _ratio(total: np.ndarray, weight: np.ndarray) -> np.ndarray:
+def _resampled(tables: Mapping[str, pd.DataFrame]) -> Replicates:
+    """Resample the means over seeds of clients' mean shares, in per cent."""
+    sums = {}
+    for name, table in tables.items():
+        share = table["share"].unstack("client").to_numpy()
+        share = share[np.isfinite(share).any(axis=1)]
+        if not len(share):
+            raise InputError(f"{name}: no client had anything to retain")
+        tested = np.isfinite(share)
+        weight = tested / tested.sum(axis=1, keepdims=True)
+        # Seeds are blocks of one seed.
+        sums[name] = ErrorSums((100 * weight * np.where(tested, share, 0))[None], weight[None])
+    n_seeds = len(weight)
     with np.errstate(invalid="ignore"):
-        return total / weight
+        return bootstrap(sums, np.divide, np.arange(n_seeds) * (n_seeds >= FEWEST_SEEDS))

@@ -5,7 +5,6 @@ A function `of_…` returns the description of a path, or None if it is of anoth
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -27,7 +26,15 @@ def of_run(path: Path) -> Description | None:
     if not (path / ABOUT).exists():
         return None
     about = describe_run(path)
-    return Description("finished run", about, run_text(about), _compare(path))
+    label = "" if about["label"] == about["method"] else f"{about['label']}: "
+    took = "" if about["seconds"] is None else f", {about['seconds']:.1f} s"
+    own = kind_of({"task": about["of"]}).facts(about)
+    lines = {
+        "method": f"{label}{about['method']}, seed {about['seed']}{took}",
+        "data": own.pop("data"),
+        "versions": ", ".join(f"{name} {v}" for name, v in about["versions"].items()),
+    }
+    return Description("finished run", about, facts({**lines, **own}), _compare(path))
 
 
 def _compare(path: Path) -> str:
@@ -36,11 +43,16 @@ def _compare(path: Path) -> str:
 
 def of_runs(path: Path) -> Description | None:
     """Describe a folder with finished runs below it."""
-    if not (folders := sorted(p.parent for p in path.rglob(ABOUT))):
+    rows, damaged = describe_runs(path)
+    if not (rows or damaged):
         return None
-    rows, damaged = describe_runs(folders, path)
+    from tabulate import tabulate
+
     about = {"runs": rows} | ({"damaged": damaged} if damaged else {})
-    text = runs_text(rows, damaged)
+    shown = [{n: f"{v:.4f}" if isinstance(v, float) else v for n, v in r.items()} for r in rows]
+    table = tabulate(shown, headers="keys", disable_numparse=True, missingval="-")
+    problems = "\n".join(f"  damaged: {problem}" for problem in damaged.values())
+    text = "\n\n".join(filter(None, [table, problems]))
     return Description("finished runs", about, text, "" if damaged else _compare(path))
 
 
@@ -48,7 +60,18 @@ def of_unfinished(path: Path) -> Description | None:
     """Describe a run that was stopped."""
     if not (path / BEGUN).exists():
         return None
-    about = describe_unfinished(path)
+    begun = read_begun(path, "stforecast run", ())
+    settings = begun["settings"]
+    numbers = (p.name.removeprefix("round-") for p in (path / CHECKPOINTS).rglob("round-*"))
+    rounds = [int(number) for number in numbers if number.isdigit()]
+    about = {
+        "file": BEGUN,
+        "command": kind_of(begun).run_type.command,
+        "method": settings["method"],
+        "data": begun.get("data", settings.get("data")),
+        "rounds_done": max(rounds, default=0),
+        "rounds": settings.get("rounds", 0) * settings.get("stages", 1),
+    }
     done = f"{about['rounds_done']} of {about['rounds']} rounds saved"
     lines = {"method": about["method"], "data": str(about["data"]), "state": done}
     command = f"{about['command']} --resume {quote(str(path))}"
@@ -74,30 +97,15 @@ def describe_run(folder: Path) -> dict[str, Any]:
     }
 
 
-def run_text(about: Mapping[str, Any]) -> str:
-    """Return the description of a run as text."""
-    label = "" if about["label"] == about["method"] else f"{about['label']}: "
-    took = "" if about["seconds"] is None else f", {about['seconds']:.1f} s"
-    own = kind_of({"task": about["of"]}).facts(about)
-    lines = {
-        "method": f"{label}{about['method']}, seed {about['seed']}{took}",
-        "data": own.pop("data"),
-        "versions": ", ".join(f"{name} {v}" for name, v in about["versions"].items()),
-    }
-    return facts({**lines, **own})
-
-
-def describe_runs(
-    folders: Sequence[Path], root: Path
-) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Describe the runs of a folder, such as a benchmark.
+def describe_runs(root: Path) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Describe the finished runs below a folder, such as a benchmark.
 
     Returns:
         A row for each run, and the error of each that cannot be read by its folder.
     """
     rows: list[dict[str, Any]] = []
     damaged = {}
-    for folder in folders:
+    for folder in sorted(path.parent for path in root.rglob(ABOUT)):
         try:
             about = describe_run(folder)
         except InputError as e:
@@ -117,29 +125,3 @@ def describe_runs(
             }
         )
     return rows, damaged
-
-
-def runs_text(rows: Sequence[Mapping[str, Any]], damaged: Mapping[str, str]) -> str:
-    """Return the runs of a folder as a table, and the errors of damaged ones."""
-    from tabulate import tabulate
-
-    shown = [{n: f"{v:.4f}" if isinstance(v, float) else v for n, v in r.items()} for r in rows]
-    table = tabulate(shown, headers="keys", disable_numparse=True, missingval="-")
-    problems = "\n".join(f"  damaged: {problem}" for problem in damaged.values())
-    return "\n\n".join(filter(None, [table, problems]))
-
-
-def describe_unfinished(folder: Path) -> dict[str, Any]:
-    """Describe a run that was stopped: its method, data and newest checkpoint."""
-    about = read_begun(folder, "stforecast run", ())
-    settings = about["settings"]
-    numbers = (p.name.removeprefix("round-") for p in (folder / CHECKPOINTS).rglob("round-*"))
-    rounds = [int(number) for number in numbers if number.isdigit()]
-    return {
-        "file": BEGUN,
-        "command": kind_of(about).run_type.command,
-        "method": settings["method"],
-        "data": about.get("data", settings.get("data")),
-        "rounds_done": max(rounds, default=0),
-        "rounds": settings.get("rounds", 0) * settings.get("stages", 1),
-    }

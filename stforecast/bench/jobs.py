@@ -111,7 +111,7 @@ def grid_jobs(grid: Grid[R], out: Path, *, progress: bool) -> list[Job[R]]:
     jobs: list[tuple[int, Job[R]]] = []
     for data, scenario in grid.kind.places(grid, out, progress=progress):
         for fold, entry in product(grid.kind.folds(grid, scenario, data), grid.entries):
-            names = (grid.kind.data_name(data), scenario.name or "-", entry.label)
+            names = (Path(data).stem, scenario.name or "-", entry.label)
             folder = out.joinpath("runs", *map(slug, names))
             if fold:
                 folder /= f"fold-{fold.number}"

@@ -69,9 +69,6 @@ class Kind(ABC, Generic[R]):
     options: ClassVar[frozenset[str]] = frozenset()
     """Options of `stforecast bench` that it has: `service` or `images`."""
 
-    results: ClassVar[str]
-    """What its runs are judged by, such as "errors"."""
-
     run_type: type[R]
     """Type of its finished runs."""
 
@@ -124,7 +121,10 @@ class Kind(ABC, Generic[R]):
 
     @abstractmethod
     def places(self, grid: Grid[R], out: Path, *, progress: bool) -> Iterator[tuple[Any, Scenario]]:
-        """Yield each data set and scenario of a grid in order, creating data if necessary."""
+        """Yield each data set and scenario of a grid in order, creating data if necessary.
+
+        The name of a data set is that of its file without the suffix, or of the set itself.
+        """
 
     def backtest(self, found: Mapping[str, Any]) -> Any:
         """Return the options of a backtest's folds, from the values of a file's keys, or None."""
@@ -137,10 +137,6 @@ class Kind(ABC, Generic[R]):
     def folds(self, grid: Grid[R], scenario: Scenario, data: Any) -> Sequence[Fold | None]:
         """Return the folds of a data set, oldest first; a single None without a backtest."""
         return (None,)
-
-    @abstractmethod
-    def data_name(self, data: Any) -> str:
-        """Return the name of a data set."""
 
     @abstractmethod
     def job_settings(

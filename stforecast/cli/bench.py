@@ -90,12 +90,11 @@ def execute(grid: Grid[Any], out: Path, engine: str, *, as_json: bool, progress:
     """Run a grid, write its report, and print its table, or its description as JSON."""
     from stforecast.bench.described import describe_runs
     from stforecast.bench.jobs import run_grid
-    from stforecast.federated.runs.run_folder import ABOUT
 
     outcome = run_grid(grid, out, progress=progress, engine=engine)
     page = _write_report(outcome.runs, grid, out)
     if as_json:
-        rows, damaged = describe_runs(sorted(path.parent for path in out.rglob(ABOUT)), out)
+        rows, damaged = describe_runs(out)
         about = {"path": str(out), "kind": "finished runs", "runs": rows}
         say_json({**about, "failures": {**outcome.failures, **damaged}})
     else:
@@ -103,7 +102,7 @@ def execute(grid: Grid[Any], out: Path, engine: str, *, as_json: bool, progress:
         if page:
             click.echo(f"\nleaderboard and charts to click on: open {page} in a browser")
         figures = ", figures" if grid.figures else ""
-        click.echo(f"\ntable{figures}, {grid.kind.results} and runs in {out}")
+        click.echo(f"\ntable{figures} and runs in {out}")
     if outcome.failures:
         raise InputError(
             f"{counted(len(outcome.failures), 'run')} failed: see failed.txt in each folder, "

@@ -125,7 +125,6 @@ class ForecastKind(Kind[ForecastRun]):
     name = "forecasts"
     metric = "mase"
     options = frozenset({"service"})
-    results = "errors"
     run_type = ForecastRun
     keys = COMMON_KEYS | {
         "data": (
@@ -234,10 +233,6 @@ class ForecastKind(Kind[ForecastRun]):
             Fold(number, {"split": split}, plan.description)
             for number, split in enumerate(plan.splits, start=1)
         ]
-
-    def data_name(self, data: Path) -> str:
-        """Return the name of the cube's file."""
-        return data.stem
 
     def job_settings(
         self, grid: Grid[ForecastRun], entry: Entry, scenario: Scenario, data: Path

@@ -183,8 +183,8 @@ def figure(draw: Callable[..., Figure], *, has_parts: bool = True) -> Callable[.
             shown = {name: options.pop(name, None) for name in inspect.signature(part).parameters}
             if not has_parts and any(value is not None for value in shown.values()):
                 raise InputError(
-                    f"{draw.__name__} shows the training or the inside of models, not errors of "
-                    "chosen cells and times; leave out these options"
+                    f"{draw.__name__} shows the training of models, not errors of chosen cells and "
+                    "times; leave out these options"
                 )
             found = parts_of(found, **shown)
         if top is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -32,13 +31,8 @@ LOSSES = {"training": "train_task_loss", "validation": "validation_loss"}
 
 
 @figure_of_training
-def communication(
-    runs: Sequence[ForecastRun],
-    *,
-    loss: Literal["training", "validation"] = "training",
-    width: float = drawing.ONE_COLUMN,
-) -> Figure:
-    """Loss against the bytes sent and received by all clients, summed over the rounds.
+def communication(runs: Sequence[ForecastRun], *, width: float = drawing.ONE_COLUMN) -> Figure:
+    """Training loss against the bytes sent and received by all clients, summed over the rounds.
 
     Each run is a line; runs that differ only in the seed have the same colour. Training losses of
     different kinds cannot be compared and have a panel each; so do more than six methods. A method
@@ -47,13 +41,12 @@ def communication(
 
     Args:
         runs: finished runs.
-        loss: training or validation loss.
         width: width of the figure in inches.
     """
-    tables, lacking = _with_loss(as_curves(runs), loss)
+    tables, lacking = _with_loss(as_curves(runs), "training")
     if not any(sent_by_round(table)[-1] > 0 for _, table in tables):
         raise InputError(
-            f"none of these runs has a {loss} loss and sends anything; draw `rounds` or `cdf`"
+            "none of these runs has a training loss and sends anything; draw `rounds` or `cdf`"
         )
 
     def draw(ax: Axes, own: Table, losses: np.ndarray, label: str) -> None:
@@ -73,7 +66,8 @@ def communication(
         ax.xaxis.set_minor_formatter(NullFormatter())
         ax.set_xlabel("sent and received by all clients")
 
-    return _draw_views(_views({loss: tables}), draw, scale, width, _not_drawn({loss: lacking}))
+    note = _not_drawn({"training": lacking})
+    return _draw_views(_views({"training": tables}), draw, scale, width, note)
 
 
 @figure_of_training

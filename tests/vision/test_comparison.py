@@ -11,7 +11,7 @@ from scipy import stats
 from data_prep.base.errors import InputError
 from stforecast.bench.run_groups import group_runs
 from stforecast.bench.statistics.estimate import Estimate
-from vision.cli.compare import accuracy_claims, accuracy_comparison
+from vision.cli.compare import UNTOLD, Claim, accuracy_claims, accuracy_comparison, answers
 from vision.comparison import compare_accuracies, level, points_above, rows_of
 from vision.results import ImageRun
 
@@ -57,7 +57,7 @@ def rows(by_label, samples=50, first_seed=1):
 
 
 def line(found, name, mask=ALL):
-    return next(x for x in found.lines[mask] if x.name == name)
+    return next(x for x in found.lines[mask] if x.row.name == name)
 
 
 def test_the_accuracy_is_the_mean_over_seeds_of_that_over_clients():
@@ -128,11 +128,10 @@ def test_sentences_name_the_best_model_of_each_other_method():
         rows({"fedavg": [[0.5, 0.6]] * 2, "solo": [[0.3, 0.4]] * 2}), reference="solo"
     )
     best, lower = line(found, "fedavg"), Estimate(10, 9, 11)
-    worse = replace(best, accuracy=lower, points=lower)
+    worse = best._replace(accuracy=lower, points=lower)
     for lines in ([best, worse], [worse, best]):
-        (said,) = accuracy_claims(
-            replace(found, lines={ALL: [line(found, "solo"), *lines]}), "images"
-        )
+        given = found._replace(lines={ALL: [line(found, "solo"), *lines]})
+        (said,) = accuracy_claims(given, "images")
         assert said.endswith("**solo** is behind fedavg by 20 points [20, 20].")
 
 
@@ -202,3 +201,35 @@ def test_the_shared_model_is_compared_with_clients_own():
     shared = {(0, 0): [8, 5, 4], (1, 0): [8, 5, 2], (1, 1): [4, 4, 10]}
     row = replace(retaining("a", {"personal": own, "global": shared}), view="global")
     assert level(row, ALL, "KR_s").value == pytest.approx(100 * (0.5 + 1 + 2) / 3)
+
+
+class Staged(Given):
+    """A run of two stages, in which a client has the given hits of ten on the first one."""
+
+    def stages(self):
+        rows = [
+            {
+                "round": 1 + stage, "stage": stage, "test_stage": 0, "view": "personal",
+                "mask": ALL, "client": 0, "participant": True, "right": right, "samples": 10,
+            }
+            for stage, right in enumerate(self.about["hits"])
+        ]  # fmt: skip
+        return pd.DataFrame(rows)
+
+
+def test_seeds_in_which_nothing_was_known_retain_nothing():
+    (row,) = rows({"fedta": [[0.5], [0.5]]})
+    runs = [
+        Staged(run.folder, {**run.about, "hits": hits, "settings": {**run.settings, "size": 0}})
+        for run, hits in zip(row.group.runs, ([0, 0], [8, 4]), strict=True)
+    ]
+    (some,) = rows_of(group_runs(runs))
+    assert level(some, ALL, "KR_t").value == pytest.approx(50)
+    (none,) = rows_of(group_runs(runs[:1]))
+    with pytest.raises(InputError, match="fedta: no client"):
+        level(none, ALL, "KR_t")
+    claim = Claim("is retained", row="fedta", measure="KR_t", least=10.0)
+    (table, _) = answers([claim], runs[:1])
+    assert list(table[0].values())[2:] == [
+        "not compared: fedta: no client had anything to retain", UNTOLD,
+    ]  # fmt: skip

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from waiting import Killed, killed_after
 
 from data_prep.base.errors import InputError
-from stforecast.bench.described import describe_unfinished
+from stforecast.bench.described import of_unfinished
 from vision import learner
 from vision.config import read_by
 from vision.methods import METHODS
@@ -115,7 +115,7 @@ def test_how_an_unfinished_run_goes_on_is_told(tmp_path):
         run_images("fedavg", tmp_path, {**TINY, **stages}, after_round=killed_after(5))
     with pytest.raises(InputError, match="run here is not finished; `stforecast info"):
         ImageRun.find([tmp_path])
-    about = describe_unfinished(tmp_path)
+    about = of_unfinished(tmp_path).about
     assert about["command"] == "stforecast vision run"
     assert (about["rounds_done"], about["rounds"]) == (4, 6)
 

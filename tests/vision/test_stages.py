@@ -116,10 +116,9 @@ def test_a_run_folder_holds_the_stages(tmp_path):
     assert finished.accuracy("last") == pytest.approx(after_all.iloc[-1])
     assert finished.accuracy("best") == pytest.approx(after_all.max())
     assert len(PLOTS["stream"]([finished]).axes) == 4
-    (line,) = PLOTS["stages"]([finished], participants=False, passes=1).axes[0].lines
-    assert line.get_ydata().tolist() == pytest.approx(
-        (100 * known(finished.stages(), "personal")).tolist()
-    )
+    (line,) = PLOTS["stages"]([finished]).axes[0].lines
+    expected = 100 * known(finished.stages(), "personal", participants=True, passes=10)
+    assert line.get_ydata().tolist() == pytest.approx(expected.tolist())
 
 
 @pytest.mark.repeats
@@ -127,9 +126,9 @@ def test_figures_draw_every_model_of_a_method(tmp_path):
     settings = {**SETTINGS, "stage_spread": 1}
     finished = run_images("fedavg", tmp_path / "run", settings)
     assert finished.views == ("global", "trained")
-    lines = PLOTS["stages"]([finished], view="every", participants=False, passes=1).axes[0].lines
+    lines = PLOTS["stages"]([finished], view="every").axes[0].lines
     for line, view in zip(lines, finished.views, strict=True):
-        expected = 100 * known(finished.stages(), view)
+        expected = 100 * known(finished.stages(), view, participants=True, passes=10)
         assert line.get_ydata().tolist() == pytest.approx(expected.tolist())
     assert [line.get_label() for line in lines] == ["fedavg", "fedavg (trained)"]
     assert len(PLOTS["rounds"]([finished], view="every").axes[0].lines) == 2

@@ -43,7 +43,6 @@ from stforecast.federated.core.options import CheckedOptions
 from vision.comparison import (
     ACCURACY,
     FEWEST_SEEDS,
-    Accuracy,
     Comparison,
     ModelRow,
     compare_accuracies,
@@ -81,17 +80,16 @@ def compared_masks(rows: Sequence[ModelRow]) -> list[str]:
 
 def accuracy_comparison(found: Comparison) -> list[dict[str, str]]:
     """Return the rows of the table, from the highest accuracy among all classes to the lowest."""
-    first, *_ = found.lines
-    order = sorted(found.lines[first], key=_accuracy, reverse=True)
-    by_mask = {mask: {line.name: line for line in lines} for mask, lines in found.lines.items()}
-    several = len(order) > 1
+    of_rows = sorted(
+        zip(*found.lines.values(), strict=True), key=lambda of: of[0].accuracy.value, reverse=True
+    )
     rows = []
-    for name in (line.name for line in order):
+    for lines in of_rows:
+        name = lines[0].row.name
         row: dict[str, str] = {"method": Cell(name, {"{}": name, "reference": found.reference})}
-        for mask, lines in by_mask.items():
-            row[f"{mask}, % [95 %]"] = lines[name].accuracy.cell()
-            if several:
-                points = lines[name].points
+        for mask, (_, accuracy, points) in zip(found.lines, lines, strict=True):
+            row[f"{mask}, % [95 %]"] = accuracy.cell()
+            if len(of_rows) > 1:
                 shown = points.cell(f"{mask}, against reference") if points else "-"
                 row[f"{mask}, against {found.reference}"] = shown
         rows.append(row)
@@ -105,13 +103,11 @@ def accuracy_claims(found: Comparison, data: str) -> list[str]:
     """
     said = []
     for mask, lines in found.lines.items():
-        best = {line.row.group.name: line for line in sorted(lines, key=_accuracy)}
-        best.pop(next(line.row.group for line in lines if line.name == found.reference).name)
-        others = [
-            (line.name, line.points)
-            for line in sorted(best.values(), key=_accuracy, reverse=True)
-            if line.points
-        ]
+        ordered = sorted(lines, key=lambda line: line.accuracy.value)
+        best = {line.row.group.name: line for line in ordered}
+        best.pop(next(line.row.group for line in lines if line.row.name == found.reference).name)
+        ordered = sorted(best.values(), key=lambda line: line.accuracy.value, reverse=True)
+        others = [(line.row.name, line.points) for line in ordered if line.points]
         sentences = {
             "beats": [f"{n} by {p.times(-1).told('points')}" for n, p in others if p.high < 0],
             "is behind": [f"{n} by {p.told('points')}" for n, p in others if p.low > 0],
@@ -126,11 +122,13 @@ def accuracy_claims(found: Comparison, data: str) -> list[str]:
 
 def about_intervals(found: Comparison) -> str:
     """Return what the intervals are about."""
-    drawn, alone = counted(found.clients, "client"), ""
-    if found.seeds >= FEWEST_SEEDS:
-        drawn += f" and up to {counted(found.seeds, 'seed')}"
+    groups = [line.row.group for lines in found.lines.values() for line in lines]
+    drawn, alone = counted(int(groups[0].runs[0].about["clients"]), "client"), ""
+    n_seeds = max(len(group.runs) for group in groups)
+    if n_seeds >= FEWEST_SEEDS:
+        drawn += f" and up to {counted(n_seeds, 'seed')}"
     else:
-        seeds = "this seed" if found.seeds == 1 else f"these {found.seeds} seeds"
+        seeds = "this seed" if n_seeds == 1 else f"these {n_seeds} seeds"
         alone = f"; it holds for {seeds} only"
     return (
         f"[95 %]: interval of the last round's accuracy from a bootstrap over {drawn}, with the "
@@ -138,10 +136,6 @@ def about_intervals(found: Comparison) -> str:
         "it. The sentences name the best model of each other method. The intervals are not "
         "corrected for several comparisons: of twenty equal methods, one is told apart by chance."
     )
-
-
-def _accuracy(line: Accuracy) -> float:
-    return line.accuracy.value
 
 
 def compare_images(runs: Sequence[ImageRun], reference: str | None = None) -> Compared:
@@ -212,13 +206,13 @@ def _numbers(found: Comparison, data: str) -> list[dict[str, Any]]:
         {
             "data": data,
             "choosing from": mask,
-            "method": line.name,
-            "runs": len(line.row.group.runs),
+            "method": row.name,
+            "runs": len(row.group.runs),
             "reference": found.reference,
-            **with_ends({"accuracy": line.accuracy, "points_above_reference": line.points}),
+            **with_ends({"accuracy": accuracy, "points_above_reference": points}),
         }
         for mask, lines in found.lines.items()
-        for line in lines
+        for row, accuracy, points in lines
     ]
 
 
@@ -340,8 +334,11 @@ def _found(
             where = data if len(claim.among) == 1 else f"{data}, {mask}"
             if absent:
                 yield where, f"not run: {', '.join(absent)}", ()
-            else:
+                continue
+            try:
                 yield where, *_found_of(claim, own, mask)
+            except InputError as e:
+                yield where, f"not compared: {e.typed}", ()
 
 
 def _found_of(claim: Claim, rows: Mapping[str, ModelRow], mask: str) -> tuple[str, Found]:

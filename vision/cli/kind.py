@@ -64,7 +64,6 @@ class ImageKind(Kind[ImageRun]):
 
     name = "images"
     options = frozenset({"images"})
-    results = "accuracies"
     run_type = ImageRun
     keys = COMMON_KEYS | {
         "data": (list[str], "a list of names of image sets"),
@@ -126,10 +125,6 @@ class ImageKind(Kind[ImageRun]):
             own = scenario.settings
             for data in [own["data"]] if "data" in own else grid.data:
                 yield data, scenario
-
-    def data_name(self, data: str) -> str:
-        """Return the name itself."""
-        return data
 
     def job_settings(
         self, grid: Grid[ImageRun], entry: Entry, scenario: Scenario, data: str

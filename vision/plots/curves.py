@@ -64,9 +64,9 @@ def accuracies(runs: Sequence[ImageRun], view: str, mask: str) -> pd.DataFrame:
     return 100 * pd.concat(found, axis=1).dropna(how="all")
 
 
-def score(runs: Sequence[ImageRun], selection: str, view: str, mask: str) -> np.ndarray:
+def score(runs: Sequence[ImageRun], view: str, mask: str) -> np.ndarray:
     """Return the accuracy in % of each run."""
-    return np.array([100 * run.accuracy(selection, view or None, mask) for run in runs])
+    return np.array([100 * run.accuracy("last", view or None, mask) for run in runs])
 
 
 def check_view(runs: Sequence[ImageRun], view: str) -> None:
@@ -145,7 +145,6 @@ def floats_by_method(runs: Sequence[ImageRun], *, width: float = drawing.ONE_COL
 def accuracy_bars(
     runs: Sequence[ImageRun],
     *,
-    selection: str = "last",
     view: str = "",
     mask: str = "all classes",
     width: float = drawing.ONE_COLUMN,
@@ -154,7 +153,6 @@ def accuracy_bars(
 
     Args:
         runs: finished runs; whiskers are one standard deviation over seeds.
-        selection: round that counts: `last`, `best`, or the mean of the `last ten`.
         view: model of each method to draw; of several, separated by commas, the first that the
             method has; or `every` for all its models. By default its first.
         mask: classes to choose from: `all classes`; `own classes`, of the client's training
@@ -163,10 +161,9 @@ def accuracy_bars(
     """
     models = model_curves(runs, view, mask)
     curves = [curve for curve, _ in models]
-    scores = [score(curve.group.runs, selection, name, mask) for curve, name in models]
+    scores = [score(curve.group.runs, name, mask) for curve, name in models]
     fig, ax = score_bars(curves, scores, width)
-    several = any(len(some) > 1 for some in scores)
-    ax.set_xlabel(_axis_name(selection, mask, seeds=several))
+    ax.set_xlabel(_axis_name(mask, seeds=any(len(some) > 1 for some in scores)))
     return fig
 
 
@@ -175,7 +172,6 @@ def accuracy_sweep(
     runs: Sequence[ImageRun],
     *,
     setting: str | None = None,
-    selection: str = "last",
     view: str = "",
     mask: str = "all classes",
     width: float = drawing.ONE_COLUMN,
@@ -190,7 +186,6 @@ def accuracy_sweep(
         runs: finished runs that differ in the setting.
         setting: numeric setting on the x axis, such as alpha, lam or shots; optional if the runs
             differ in only one number.
-        selection: round that counts: `last`, `best`, or the mean of the `last ten`.
         view: model of each method to draw; by default its first.
         mask: classes to choose from: `all classes`; `own classes`, of the client's training
             images; or, for task streams, `task classes`, of the test image's task.
@@ -202,17 +197,16 @@ def accuracy_sweep(
     return draw_sweep(
         runs,
         setting,
-        lambda some: score(some, selection, view, mask),
+        lambda some: score(some, view, mask),
         _default,
-        lambda several: _axis_name(selection, mask, seeds=several),
+        lambda several: _axis_name(mask, seeds=several),
         width,
     )
 
 
-def _axis_name(selection: str, mask: str, *, seeds: bool) -> str:
+def _axis_name(mask: str, *, seeds: bool) -> str:
     spread = "\n(mean ± std over seeds)" if seeds else ""
-    rounds = "rounds" if selection == "last ten" else "round"
-    return f"test accuracy in %, {selection} {rounds}, {mask}{spread}"
+    return f"test accuracy in %, last round, {mask}{spread}"
 
 
 def _default(run: ImageRun, setting: str) -> object:
@@ -264,11 +258,12 @@ def stages(
     *,
     view: str = "",
     mask: str = "all classes",
-    participants: bool = True,
-    passes: int = 10,
     width: float = drawing.ONE_COLUMN,
 ) -> Figure:
     """Accuracy after each stage on the test images of all stages so far (GLDP, Figure 4).
+
+    It is the mean over the clients that took part in the stage (A^sel), and over the last ten
+    evaluated rounds of each stage.
 
     Args:
         runs: finished runs with task streams; those that differ only in the seed are averaged, in a
@@ -277,14 +272,12 @@ def stages(
             method has; or `every` for all its models. By default its first.
         mask: classes to choose from: `all classes`; `own classes`, those that a client has had so
             far; or `task classes`, of the test image's task.
-        participants: average only over the clients that took part in the stage (A^sel), or all.
-        passes: number of last evaluated rounds of each stage to average.
         width: width of the figure in inches.
     """
     fig, (ax,) = drawing.panels(width, 0.75 * width)
     for curve, name in model_curves(runs, view, mask):
         after = [
-            known(run.stages(), name, mask, participants=participants, passes=passes)
+            known(run.stages(), name, mask, participants=True, passes=10)
             for run in curve.group.runs
         ]
         curve.draw_mean(ax, 100 * pd.concat(after, axis=1), marker=".")

@@ -119,34 +119,30 @@ def _draw(ax: Axes, rows: pd.DataFrame, classes: Sequence[str], domains: Sequenc
 
 
 @listed
-def stream(runs: Sequence[ImageRun], *, part: str = "train", width: float = TWO_COLUMNS) -> Figure:
-    """Images by client and class, one panel per stage; darker is more samples.
+def stream(runs: Sequence[ImageRun], *, width: float = TWO_COLUMNS) -> Figure:
+    """Training images by client and class, one panel per stage; darker is more samples.
 
     Shades follow the square root of the number, so that rare classes are visible next to frequent
     ones.
 
     Args:
         runs: finished runs with a task stream; the first is drawn.
-        part: images to count, `train` or `test`.
         width: width of the figure in inches.
     """
     run = runs[0]
     if "stages" not in run.about:
         raise InputError(f"{run.folder}: has no stages; draw a run with a task stream")
-    if part not in ("train", "test"):
-        raise InputError(f"part is {part!r}; choose train or test")
-    return stages_of(run.partition(), run.about["classes"], run.about["clients"], part, width)
+    return stages_of(run.partition(), run.about["classes"], run.about["clients"], width)
 
 
 def stages_of(
     table: pd.DataFrame,
     classes: Sequence[str],
     n_clients: int,
-    part: str = "train",
     width: float = TWO_COLUMNS,
 ) -> Figure:
     """Draw the table of a stream, without training."""
-    rows = table[table["part"] == part]
+    rows = table[table["part"] == "train"]
     n_stages = int(table["stage"].max()) + 1
     n_columns = min(n_stages, 5 if len(classes) <= SIDE_BY_SIDE else 2)
     n_rows = -(-n_stages // n_columns)
@@ -173,6 +169,6 @@ def stages_of(
     for ax in axes[n_stages:]:
         ax.remove()
     bar = fig.colorbar(image, ax=axes[:n_stages].tolist(), pad=0.01, aspect=30)
-    bar.set_label(f"{'training' if part == 'train' else 'test'} samples", fontsize=TEXT)
+    bar.set_label("training samples", fontsize=TEXT)
     bar.ax.tick_params(labelsize=SMALL)
     return fig

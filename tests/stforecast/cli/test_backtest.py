@@ -290,7 +290,7 @@ def test_the_command_needs_no_file(typed, backtest, tmp_path):
     code, out, _ = typed(*words)
     assert code == 0
     assert out.startswith("**town, sms**: 3 cells, 2 folds of 36 hours")
-    assert out.endswith(f"table, figures, errors and runs in {tmp_path / 'out'}\n")
+    assert out.endswith(f"table, figures and runs in {tmp_path / 'out'}\n")
     folder = tmp_path / "out/runs/town/sms/ridge/fold-1/seed-7"
     about = json.loads((folder / "run.json").read_text())
     assert (about["settings"]["split"], about["settings"]["extra_lags"]) == (SPLITS[0], "24")

@@ -10,12 +10,12 @@ LABELS = ["solo", "ridge", "w/o x"]
 
 def test_entries_are_read():
     plain, chosen = parse_figures(
-        ["cdf", {"plot": "communication", "name": "Fig 4", "methods": ["solo"], "seeds": [1],
-                 "loss": "validation"}], LABELS, PLOTS
+        ["cdf", {"plot": "bars", "name": "Fig 4", "methods": ["solo"], "seeds": [1],
+                 "metric": "mae"}], LABELS, PLOTS
     )  # fmt: skip
     assert (plain.plot, plain.name, plain.methods, plain.options) == ("cdf", "cdf", (), {})
     assert (chosen.name, chosen.methods, chosen.seeds) == ("Fig 4", ("solo",), (1,))
-    assert chosen.options == {"loss": "validation"}
+    assert chosen.options == {"metric": "mae"}
 
 
 @pytest.mark.parametrize(

@@ -528,7 +528,7 @@ def test_bench_prints_the_table_and_can_be_narrowed(stforecast, town, tmp_path):
     assert (code, err) == (0, "")
     assert "**town, sms**: 3 cells" in out
     assert "| solo " in out
-    assert out.endswith(f"table, errors and runs in {out_folder}\n")
+    assert out.endswith(f"table and runs in {out_folder}\n")
     assert f"open {out_folder}/report.html in a browser" in out
     assert "<h1>b</h1>" in (out_folder / "report.html").read_text()
     (run,) = out_folder.rglob("run.json")

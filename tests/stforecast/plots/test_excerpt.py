@@ -13,7 +13,7 @@ from stforecast.plots import PLOTS
 from stforecast.plots.excerpt import on_one_scale, parts_of
 from stforecast.plots.figure import as_runs
 
-TRAINED = {"communication", "rounds", "filter", "divergence"}
+TRAINED = {"communication", "rounds"}
 
 
 @pytest.fixture(scope="module")
