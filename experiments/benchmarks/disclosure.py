@@ -325,7 +325,7 @@ def disclosure_table(rows: pd.DataFrame) -> str:
                 "each cell, if all products of the sum were known": by_count(
                     own[own["upload"] == "all products"]
                 ),
-                "two parties": f"each other's sum: {worst(own[own['of'] == 'sum']) or of_plain}",
+                "each other's sum, with two parties": worst(own[own["of"] == "sum"]) or of_plain,
             }
         )
     return markdown(table)

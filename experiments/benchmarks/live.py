@@ -180,14 +180,12 @@ class LiveNodes:
 
 
 def live_table(rows: pd.DataFrame) -> str:
-    """Tabulate the worst that hostile nodes do, and tell how far live runs are from one process."""
+    """Tabulate the worst that hostile nodes do, in live runs and in one process."""
     heads = {BARE: "no defence", ALONE: f"`{DEFENCE}`", "mse": f"`{DEFENCE}`, live"}
     errors = rows.set_index(list(hostile.HostileRun._fields[:-1]))[list(heads)].rename(
         columns=heads
     )
-    apart = (rows["mse"] / rows[ALONE] - 1).abs().max()
-    same = f"differ by {apart:.0e} at most from" if apart else "are equal to"
-    return f"{hostile.worst_table(errors, N_NODES)}\n\nLive errors {same} those in one process."
+    return hostile.worst_table(errors, N_NODES)
 
 
 class Killed:
