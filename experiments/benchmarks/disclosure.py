@@ -314,18 +314,17 @@ def disclosure_table(rows: pd.DataFrame) -> str:
     rows, table = rows.fillna({"settings": ""}), []
     for key, own in rows.groupby(["method", "settings"], sort=False):
         method, settings = map(str, key)
-        of_plain = worst(own[own["upload"] == "plain"])
         table.append(
             {
                 "method": ", ".join([f"`{method}`", *filter(None, [settings])]),
                 "sends first": SENDS[method],
-                "plain upload of a cell": of_plain,
+                "plain upload of a cell": worst(own[own["upload"] == "plain"]),
                 "each cell, from a sum": by_count(own[own["upload"] == "sum"])
                 or ("not attacked" if ALL[method].sends.sums != "none" else "cannot be summed"),
                 "each cell, if all products of the sum were known": by_count(
                     own[own["upload"] == "all products"]
                 ),
-                "each other's sum, with two parties": worst(own[own["of"] == "sum"]) or of_plain,
+                "each other's sum, with two parties": worst(own[own["of"] == "sum"]),
             }
         )
     return markdown(table)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from data_prep.base.errors import InputError
 from data_prep.base.files import atomic_path
-from experiments.site import images, tables
+from experiments.site import images
 from experiments.site.markdown import replaced, shrunk
 from experiments.site.measured import (
     Benchmarks,
@@ -67,9 +67,10 @@ def updated(text: str, page: Path) -> str:
 
 
 def made(benchmarks: Benchmarks) -> str:
-    """List the benchmarks."""
-    titles = {name: tables.title_of(name, benchmarks) for name in benchmarks}
-    return "".join(f'\n- <a id="{name}"></a>{title}' for name, title in titles.items())
+    """List the benchmarks, by title where it is the only one with this title, else by name."""
+    titles = [benchmark.about["title"] for benchmark in benchmarks.values()]
+    shown = {n: t if titles.count(t) == 1 else n for n, t in zip(benchmarks, titles, strict=True)}
+    return "".join(f'\n- <a id="{name}"></a>{title}' for name, title in shown.items())
 
 
 def with_answers(paper: str, page: Path) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from itertools import starmap
 from statistics import mean
 from typing import NamedTuple
 
@@ -67,14 +66,6 @@ def columns_of(benchmarks: Benchmarks) -> list[Column]:
             own = {row["method"]: row for row in rows if row.get("data") == name}
             columns += [Column(described(name, told), own)] if own else []
     return columns
-
-
-def title_of(name: str, benchmarks: Benchmarks) -> str:
-    """Return the title of a benchmark, or its data if another one has the same title."""
-    about = benchmarks[name].about
-    shared = [b for b in benchmarks.values() if b.about["title"] == about["title"]]
-    every = starmap(described, about["data"].items())
-    return "; ".join(every) if len(shared) > 1 else about["title"]
 
 
 # Tables of methods by data.
