@@ -12,7 +12,7 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.cube import step_of
-from experiments.benchmarks.frame import Results, benchmark
+from experiments.benchmarks.frame import Results, benchmark, hourly_table
 from stforecast.bench.tables import markdown
 from stforecast.data.cubes import open_cube
 from stforecast.forecasting.forecaster import Forecaster
@@ -76,10 +76,8 @@ def deliveries(
     """
     logging.getLogger("stforecast").setLevel(logging.ERROR)
     logging.getLogger("data_prep").setLevel(logging.ERROR)
-    given = (
-        data[0] if data[0].suffix == ".nc" else pd.read_csv(data[0], index_col=0, parse_dates=True)
-    )
-    cube = open_cube(given) if isinstance(given, Path) else open_cube(given, allow_gaps=True)
+    is_cube = data[0].suffix == ".nc"
+    cube = open_cube(data[0]) if is_cube else open_cube(hourly_table(data[0]), allow_gaps=True)
     cube = cube.sel(time=slice(since or None, until or None)).isel(cell=slice(cells or None))
     cube = _known(cube[[service or next(iter(cube.data_vars))]].load())
     issued = _forecasts(cube, method, train_days)

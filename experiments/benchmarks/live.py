@@ -25,7 +25,7 @@ import psutil
 from data_prep.base.errors import InputError
 from experiments import hostile_node
 from experiments.benchmarks import hostile
-from experiments.benchmarks.frame import Results, benchmark, timed
+from experiments.benchmarks.frame import Results, benchmark, quiet, timed
 from experiments.federation_demo import SETTINGS, SHARES, make_cubes
 from experiments.local_flower import LocalFlower, events_of, follow
 from stforecast.federated.nodes.membership import Patience
@@ -70,7 +70,7 @@ def hostile_live(results: Results, *, minutes: float = 25.0) -> str:
         hostile.cubes_of(N_NODES, hostile.SHARE, hostile.DAYS) as cubes,
         tempfile.TemporaryDirectory() as name,
         LocalFlower(Path(name) / "logs") as flower,
-        hostile.quiet(),
+        quiet(),
     ):
         nodes = LiveNodes(flower, Path(name), cubes)
         for run in runs():

@@ -20,7 +20,14 @@ from matplotlib.ticker import MaxNLocator
 
 from data_prep.base.errors import InputError
 from data_prep.sets.table import prepare
-from experiments.benchmarks.frame import Results, benchmark, per_cent_above, table, timed
+from experiments.benchmarks.frame import (
+    Results,
+    benchmark,
+    hourly_table,
+    per_cent_above,
+    table,
+    timed,
+)
 from stforecast.bench.curves import HUES
 from stforecast.data.cubes import open_cube as open_data
 from stforecast.forecasting import runs
@@ -83,7 +90,7 @@ def replay(
         ways: what to replay: these, or `anew every 7 days`.
         minutes: time after which no further day is begun; 0 for no such time.
     """
-    wide = pd.read_csv(data[0], index_col=0, parse_dates=True).loc[since or None :]
+    wide = hourly_table(data[0]).loc[since or None :]
     wide = wide.iloc[: 24 * (train_days + days)]
     wide = wide.loc[:, wide.isna().mean() < MISSING].iloc[:, : cells or None]
     logging.getLogger("stforecast").setLevel(logging.ERROR)
