@@ -5,14 +5,11 @@
     python -m experiments.docs results/federated            # docs/results/, this benchmark
 
 The first takes a minute, as it measures what methods send. A part lies between
-`<!-- NAME: generated -->` and `<!-- NAME: end -->`; the text around it is kept.
-A benchmark goes beside the page of `docs/results/` that names it in its line
-`<!-- benchmarks: … -->`. What was measured on nodes, in docs/results/federation, on speed, in
-docs/results/performance, of few cells, in docs/results/default, of changes of the clock, in
-docs/results/daylight.csv, of days replayed, in docs/results/replay.csv, and of deliveries, in
-docs/results/deliveries.csv, goes to the pages of
-security, federation, performance, the default method, data and operation. Tests fail if a page
-differs from the registries or from the results.
+`<!-- NAME: generated -->` and `<!-- NAME: end -->`, and a number in the text between `<!--=NAME-->`
+and `<!--/-->`; the text around them is written by hand. A benchmark goes beside the page of
+`docs/results/` that names it in its line `<!-- benchmarks: … -->`. The benchmarks of
+`experiments.benchmarks` lie in docs/results too, for the guides. Tests fail if a page differs from
+the registries or from the results, or if a sentence contradicts them.
 """
 
 from __future__ import annotations
@@ -27,31 +24,23 @@ import click
 import pandas as pd
 
 from data_prep.base.registry import help_text
-from experiments.benchmarks import hostile
-from experiments.benchmarks.cells import daylight_table
-from experiments.benchmarks.deliveries import deliveries_text
+from experiments.benchmarks import city, growth, hostile, nodes, prepare, serving
+from experiments.benchmarks.cells import daylight_table, new_tables
+from experiments.benchmarks.deliveries import deliveries_table
 from experiments.benchmarks.disclosure import disclosure_table
 from experiments.benchmarks.live import live_table
 from experiments.benchmarks.privacy import privacy_table
-from experiments.benchmarks.replay import draw_replay, replay_text
-from experiments.site import guides, images
-from experiments.site.default_method import (
-    few_cells_list,
-    floats_caption,
-    floats_figure,
-    pieces_list,
-    seeds_told,
-    skill_figure,
-    skill_table,
-    tuned_list,
-)
-from experiments.site.guides import of_runs
-from experiments.site.markdown import as_png, photograph, replaced, shrunk, wrapped
-from experiments.site.measured import RESULTS, of_page
+from experiments.benchmarks.replay import draw_replay, replay_table
+from experiments.site import default_method, guides, images, tables
+from experiments.site.default_method import floats_figure, skill_figure, skill_table
+from experiments.site.guides import measured, of_runs
+from experiments.site.markdown import as_png, filled, photograph, replaced, shrunk
+from experiments.site.measured import RESULTS, Benchmarks, of_page
+from experiments.site.numbers import all_numbers
 from experiments.site.references import forecasts_sent, images_sent
 from experiments.site.results import gather, write_pages
-from experiments.site.tables import differences, verdicts
 from experiments.site.tutorials import pictures, refreshed
+from stforecast.bench.tables import markdown
 from stforecast.cli.lists import methods_table
 from stforecast.cli.options import HELP
 from vision.cli.commands import image_methods_table
@@ -63,7 +52,42 @@ TUTORIALS, FIGURES = DOCS / "tutorials", DOCS / "figures"
 
 Part = tuple[str, Callable[[], str]]
 
-PARTS: dict[str, Part] = {
+
+def of_results(make: Callable[[Benchmarks], str], page: str, *names: str) -> Callable[[], str]:
+    """Return the generator of a table of a page's benchmarks, whose names match patterns."""
+    return lambda: make(of_page(page, *names))
+
+
+FEDERATED_SHOWN = ("fuels", "fedproto", "fedpm, inputs and network of fuels", "solo", "fedavg")
+"""Rows of the table of federated methods that it has whatever their place."""
+
+milan_table = partial(tables.differences, shown=FEDERATED_SHOWN)
+
+RESULT_TABLES: dict[str, Part] = {
+    f"{page} {name}": (f"results/{page}.md", of_results(make, page, *names))
+    for page, name, make, names in (
+        ("default", "table", default_method.standing, ("who_wins*",)),
+        ("default", "pieces", default_method.standing, ("fedlean*",)),
+        ("fedta", "table", tables.points, ("fedta_table1", "fedta_office")),
+        ("fuels", "table", tables.differences, ("fuels_*",)),
+        ("fuels", "pieces", partial(tables.differences, ablations=True), ("fuels_*",)),
+        ("gldp", "table", tables.points, ("gldp_table*", "gldp_mnist")),
+        ("intervals", "methods", tables.bounds, ("*",)),
+        ("intervals", "table", tables.coverage, ("*",)),
+        ("milan", "table", milan_table, ("federated", "federated_day")),
+        ("milan", "tuned", default_method.tuned_table, ("federated", "federated_tuned")),
+        ("mixed-precision", "table", lambda found: markdown(tables.changes(found)), ("*",)),
+        ("operators", "table", tables.worth, ("*",)),
+        ("peers", "table", default_method.standing, ("*",)),
+        ("pfpl", "table", tables.points, ("pfpl_digits", "pfpl_pacs")),
+        ("pfpl", "rounds", tables.points, ("pfpl_rounds",)),
+        ("prototypes", "table", default_method.standing, ("prototypes_[!f]*",)),
+        ("prototypes", "fuels", tables.differences, ("prototypes_fuels*",)),
+    )
+}
+"""Tables of the pages of docs/results, by page and name."""
+
+PARTS: dict[str, Part] = RESULT_TABLES | {
     "methods": ("methods.md", methods_table),
     "image methods": ("methods.md", image_methods_table),
     "skill": (
@@ -79,42 +103,32 @@ PARTS: dict[str, Part] = {
     "privacy": ("security.md", partial(of_runs, "federation/privacy.csv", privacy_table)),
     "attacks": ("security.md", guides.attacks_table),
     "hostile live": ("security.md", partial(of_runs, "federation/hostile-live.csv", live_table)),
-    "kills": ("federation.md", guides.kills_text),
-    "nodes": ("performance.md", guides.nodes_tables),
-    "rounds": ("performance.md", guides.rounds_table),
-    "growth": ("performance.md", guides.growth_table),
-    "secure sums": ("performance.md", guides.secure_sum_table),
-    "image steps": ("performance.md", guides.images_table),
-    "readers": ("performance.md", guides.prepare_table),
-    "readers of a table": ("performance.md", guides.own_table),
-    "city": ("performance.md", guides.city_page_table),
-    "growth with the paper's sizes": ("performance.md", guides.papers_growth_table),
-    "raw to report": ("performance.md", guides.raw_to_report_table),
+    "kills": ("federation.md", guides.kills_table),
+    "nodes": ("performance.md", guides.nodes_table),
+    **{
+        name: (page, partial(measured, file, tabulated))
+        for name, page, file, tabulated in (
+            ("rounds", "performance.md", "performance/rounds", guides.rounds_table),
+            ("growth", "performance.md", "performance/growth", growth.COLUMNS),
+            ("papers' growth", "performance.md", "performance/growth-papers", growth.COLUMNS),
+            ("secure sums", "performance.md", "performance/secure_sum", nodes.secure_table),
+            ("image steps", "performance.md", "performance/images", guides.images_table),
+            ("readers", "performance.md", "performance/prepare", prepare.COLUMNS),
+            ("readers of a table", "performance.md", "performance/prepare-table", prepare.COLUMNS),
+            ("city", "performance.md", "performance/city", city.city_table),
+            ("raw to report", "performance.md", "performance/raw-to-report", city.COMMANDS),
+            ("exceedance", "horizons.md", "intervals/exceedance", serving.CALIBRATED),
+            ("served", "serve.md", "performance/serve", serving.SERVED),
+            ("new cells", "horizons.md", "default/new-cells", new_tables),
+        )
+    },
     "plain images": ("results/index.md", images.plain_rivals),
     "image cases": ("choose-images.md", images.cases_table),
-    "few cells": ("results/default.md", few_cells_list),
-    "tuned": (
-        "results/milan.md",
-        lambda: tuned_list(of_page("milan", "federated", "federated_tuned")),
-    ),
-    "pieces": ("results/default.md", lambda: pieces_list(of_page("default", "fedlean*"))),
-    "seeds": ("results/default.md", lambda: wrapped(seeds_told(of_page("default", "seeds*")))),
-    "exceedance": ("horizons.md", guides.exceedance_table),
+    "few cells": ("results/default.md", default_method.few_cells_table),
     "daylight": ("data.md", partial(of_runs, "daylight.csv", daylight_table)),
-    "served": ("serve.md", guides.served_page_table),
-    "new cells": ("horizons.md", guides.new_cells_tables),
-    "against fuels": (
-        "results/prototypes.md",
-        lambda: wrapped(verdicts(of_page("prototypes", "prototypes_fuels*"))),
-    ),
-    "hundred rounds": (
-        "results/pfpl.md",
-        lambda: wrapped(images.answers(of_page("pfpl", "pfpl_rounds"))),
-    ),
-    "slow clients": ("methods.md", lambda: wrapped(differences(of_page("milan", "slow_clients")))),
-    "floats": ("../README.md", lambda: floats_caption(of_page("milan", "federated"))),
-    "replay": ("operate.md", partial(of_runs, "replay.csv", replay_text)),
-    "deliveries": ("operate.md", partial(of_runs, "deliveries.csv", deliveries_text)),
+    "slow clients": ("methods.md", of_results(tables.differences, "milan", "slow_clients")),
+    "replay": ("operate.md", partial(of_runs, "replay.csv", replay_table)),
+    "deliveries": ("operate.md", partial(of_runs, "deliveries.csv", deliveries_table)),
 }
 """Page and generator of each generated part, by name."""
 
@@ -125,17 +139,26 @@ SENT: dict[str, Part] = {
 """Parts that are measured when they are written, which takes a minute."""
 
 
+DRAWN: dict[str, Callable[[], bytes]] = {
+    "growth": lambda: guides.figure_of("performance/growth", growth.draw_growth),
+    "exceedance": lambda: guides.figure_of("intervals/exceedance", serving.draw_exceedance),
+    "replay": lambda: as_png(draw_replay(pd.read_csv(RESULTS / "replay.csv"))),
+    "floats": lambda: floats_figure(of_page("milan", "federated")),
+    "skill": lambda: skill_figure(of_page("default", "who_wins*")),
+}
+"""Figures of results, by the name of the file."""
+
+
 def write_parts(parts: Mapping[str, Part]) -> None:
-    """Write generated parts to their pages, and draw the figures beside them."""
+    """Write generated parts and numbers to their pages, and draw the figures beside them."""
     for name, (page, make) in parts.items():
         path = DOCS / page
         path.write_text(replaced(path.read_text(), name, make))
-    (FIGURES / "growth.png").write_bytes(guides.growth_figure())
-    (FIGURES / "exceedance.png").write_bytes(guides.exceedance_figure())
-    replayed = draw_replay(pd.read_csv(RESULTS / "replay.csv"))
-    (FIGURES / "replay.png").write_bytes(as_png(replayed))
-    (FIGURES / "floats.png").write_bytes(floats_figure(of_page("milan", "federated")))
-    (FIGURES / "skill.png").write_bytes(skill_figure(of_page("default", "who_wins*")))
+    numbers = all_numbers()
+    for path in (ROOT / "README.md", *DOCS.rglob("*.md")):
+        path.write_text(filled(path.read_text(), numbers))
+    for name, draw in DRAWN.items():
+        (FIGURES / f"{name}.png").write_bytes(draw())
 
 
 def run_tutorial(page: Path) -> None:

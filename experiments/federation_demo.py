@@ -1,8 +1,8 @@
 """A federation of three nodes on this machine: `python -m experiments.federation_demo --out X`.
 
 It simulates a small city and gives each node a part of it. Then it trains over Flower while things
-go wrong: a node is killed in round 3, and the server in round 4. It draws the losses and who
-answered when, compares the error with training in one process, and ends with a forecast of the
+go wrong: a node is killed in round 3, and the server in round 4. It shows the standing of
+rounds and nodes, compares the error with training in one process, and ends with a forecast of the
 coming day on each node. All processes are stopped at the end, also on Ctrl-C.
 
 By default uploads are added up under masks. With `--hostile`, one node lies and a median protects
@@ -14,12 +14,11 @@ from __future__ import annotations
 import shutil
 import signal
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 import pandas as pd
 import xarray as xr
 
@@ -41,73 +40,6 @@ from stforecast.forecasting import DEFAULT_METHOD
 from stforecast.forecasting.config import read_by, resolve
 from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.tables import long_table
-
-ANSWERED, LEFT_OUT, ABSENT = "answered", "left out", "not connected"
-COLOURS = {ANSWERED: "#4c956c", LEFT_OUT: "#d1495b", ABSENT: "#d9d9d9"}
-
-
-def node_rounds(
-    events: Iterable[Mapping[str, Any]], names: Mapping[int, str]
-) -> tuple[dict[str, list[str]], list[int]]:
-    """Return what each node did in each round, and after which rounds the server was started again.
-
-    `names` has the names of the nodes by the number of their first client.
-    """
-    kept = list(events)
-    standing = Standing.of(kept)
-    n_rounds = max(standing.rounds, default=0)
-    done = {name: [ABSENT] * n_rounds for name in names.values()}
-    of_node = {number: names[n.first] for number, n in standing.nodes.items() if n.first in names}
-    restarts: list[int] = []
-    for each in kept:
-        kind, name = each.get("event"), of_node.get(each.get("node", -1), "")
-        first = max(each.get("round", 1) - 1, *restarts, 0)
-        if kind == "resumed":
-            restarts.append(each["round"])
-            for states in done.values():  # Nodes join again.
-                states[each["round"] :] = [ABSENT] * (n_rounds - each["round"])
-        elif name and kind in ("joined", "lost"):
-            done[name][first:] = [ANSWERED if kind == "joined" else ABSENT] * (n_rounds - first)
-        elif name and kind == "left_out" and first < n_rounds:
-            done[name][first] = LEFT_OUT
-    return done, restarts
-
-
-def draw(events: list[dict[str, Any]], names: Mapping[int, str], path: Path) -> Path:
-    """Draw the figure; `names` as for `node_rounds`."""
-    import matplotlib.pyplot as plt
-    from matplotlib.patches import Patch
-
-    standing = Standing.of(events)
-    done, restarts = node_rounds(events, names)
-    rounds = sorted(standing.rounds)
-    figure, (top, below) = plt.subplots(
-        2, 1, sharex=True, figsize=(8, 5.4), height_ratios=(3, 1.3), layout="constrained"
-    )
-    for name, label in (("train_loss", "training"), ("validation_loss", "validation")):
-        values = [standing.rounds[r][name] for r in rounds]
-        top.plot(rounds, [float("nan") if v is None else v for v in values], "o-", label=label)
-    top.set(ylabel="loss (MSE of z-scores)")
-    top.set_title(f"{standing.method} on {len(done)} nodes", loc="left")
-    dashed = {"color": "black", "linestyle": "--", "linewidth": 1}
-    for axes in (top, below):
-        for after in restarts:
-            axes.axvline(after + 0.5, label="server killed, and started again", **dashed)
-    top.legend(frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
-    for row, (_, states) in enumerate(done.items()):
-        left, colours = np.arange(len(states)) + 0.54, [COLOURS[state] for state in states]
-        below.barh([row] * len(states), 0.92, left=left, height=0.7, color=colours)
-    below.set(xlabel="round", xticks=rounds, xlim=(0.5, len(rounds) + 0.5))
-    below.set_yticks(range(len(done)), list(done))
-    below.invert_yaxis()
-    below.spines[["top", "right", "left"]].set_visible(False)
-    top.spines[["top", "right"]].set_visible(False)
-    patches = [Patch(color=c, label=state) for state, c in COLOURS.items()]
-    figure.legend(handles=patches, loc="outside lower center", ncols=3, frameon=False)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
-    return path
-
 
 SHARES = {"north": (0, 4), "centre": (4, 7), "south": (7, 9)}
 """First cell of each node, and the one after its last, in tests and benchmarks."""
@@ -149,7 +81,7 @@ MARK = ".federation-demo"
 
 FOLDERS = {"raw", "app", "keys", "logs", "hostile", "checkpoints"}
 FILES = {MARK, "city.nc", "server.log", "server.jsonl", "metrics.prom", "rounds.csv"}
-FILES |= {"federation.json", "federation.png", "tomorrow.png", "refits.csv", ".lock"}
+FILES |= {"federation.json", "refits.csv", ".lock"}
 MADE = FOLDERS | FILES | {f"{n}{end}" for n in NODES for end in (".nc", ".federation")}
 """Names of all files and folders that the demo writes."""
 
@@ -168,19 +100,14 @@ def demo(out: Path, method: str, rounds: int, tls: bool, hostile: bool) -> None:
         run = run_federation(out, method, rounds, tls, hostile)
     except InputError as e:
         raise click.ClickException(e.typed) from e
-    events = list(read_event_log(out))
-    lies = {HOSTILE} if hostile else set()
-    names = {f: f"{name} (hostile)" if name in lies else name for name, (f, _) in NODES.items()}
-    honest = NODES.keys() - lies
-    click.echo(f"\n{status_text(Standing.of(events))}")
+    honest = NODES.keys() - ({HOSTILE} if hostile else set())
+    click.echo(f"\n{status_text(Standing.of(read_event_log(out)))}")
     click.echo(f"\ntest MSE of z-scores: {error_of_nodes(out, run, honest):.4f} on the nodes")
     alone = in_one_process(out, method, run.config.flat(), honest)
     click.echo(f"                      {alone:.4f} in one process, where nothing fails")
     click.echo("\nthe coming day, forecast on each node by its own model:")
     for name, path, mean in forecast_tomorrow(out):
         click.echo(f"  {name}: {mean:.4g} an hour in the mean of its cells, {path}")
-    click.echo(f"figures: {draw(events, names, out / 'federation.png')}")
-    click.echo(f"         {draw_tomorrow(out, out / 'tomorrow.png')}")
     click.echo(f"Done in {time.perf_counter() - start:.0f} s; everything is stopped.")
 
 
@@ -310,43 +237,6 @@ def forecast_tomorrow(out: Path) -> list[tuple[str, Path, float]]:
 def models_of(out: Path) -> list[tuple[str, Path]]:
     """Return the names of nodes and the models that a run left there."""
     return [(n, m) for n in NODES for m in (out / f"{n}.federation").glob("run-*/model")]
-
-
-def draw_tomorrow(out: Path, path: Path) -> Path:
-    """Draw the last three days and the coming one of each node's busiest cell."""
-    import matplotlib.pyplot as plt
-
-    models = models_of(out)
-    figure, rows = plt.subplots(
-        len(models),
-        1,
-        sharex=True,
-        figsize=(8, 2 * len(models)),
-        layout="constrained",
-        squeeze=False,
-    )
-    for axes, (name, model) in zip(rows[:, 0], models, strict=True):
-        table = pd.read_csv(model.parent / "forecast.csv")
-        cell = table.groupby("cell")["internet"].sum().idxmax()
-        coming = table[table["cell"] == cell]
-        with open_cube(out / f"{name}.nc") as cube:
-            seen = cube["internet"].sel(cell=cell).isel(time=slice(-72, None)).load()
-        hours = np.arange(-72, 0), np.arange(24)
-        axes.plot(hours[0], seen, color="#222222", label="readings")
-        axes.plot(hours[1], coming["internet"], color="#d1495b", label="forecast")
-        if "lower" in coming:
-            axes.fill_between(
-                hours[1], coming["lower"], coming["upper"], color="#d1495b", alpha=0.2, linewidth=0,
-                label="90 % interval",
-            )  # fmt: skip
-        axes.set_title(f"{name}, cell {cell}", loc="left")
-        axes.spines[["top", "right"]].set_visible(False)
-    axes.set(xlabel="hours from the end of the data", xticks=range(-72, 25, 12), xlim=(-72, 23))
-    rows[0, 0].legend(frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
-    figure.supylabel("internet activity an hour")
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
-    return path
 
 
 def error_of_nodes(out: Path, run: RunSettings, names: Collection[str]) -> float:

@@ -17,7 +17,7 @@ import xarray as xr
 
 from data_prep.base.errors import InputError, counted
 from data_prep.cube import open_cube, services_of, step_of
-from experiments.benchmarks.frame import Results, benchmark, per_cent_above, table
+from experiments.benchmarks.frame import Results, benchmark, hourly_table, per_cent_above, table
 from stforecast.bench.statistics.bootstrap import bootstrap
 from stforecast.bench.statistics.estimate import ErrorSums, Estimate
 from stforecast.forecasting.forecaster import Forecaster
@@ -190,7 +190,7 @@ def new_cells(results: Results, *data: Path, seeds: int = 2, cells: int | None =
     if len(data) > 1:
         raise InputError(f"{len(data)} tables; give one")
     results.fix(data=data[0].name, cells=cells)
-    wide = pd.read_csv(data[0], index_col=0, parse_dates=True).iloc[:, :cells]
+    wide = hourly_table(data[0]).iloc[:, :cells]
     wide.columns = wide.columns.astype(int)
     for seed in range(1, seeds + 1):
         for name in (*NEW, REFIT):
@@ -328,7 +328,7 @@ def daylight(
     Raises:
         InputError: if the clock of the zone is not changed in the times of the table.
     """
-    wall = pd.read_csv(data[0], index_col=0, parse_dates=True).loc[str(since) :]
+    wall = hourly_table(data[0]).loc[str(since) :]
     first_shown = np.ones(len(wall), dtype=bool)
     times = pd.DatetimeIndex(wall.index).tz_localize(zone, first_shown, "NaT")
     values = wall.set_axis(times)[times.notna()].asfreq("h")

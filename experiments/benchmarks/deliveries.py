@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import textwrap
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,8 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.cube import step_of
-from experiments.benchmarks.frame import Results, benchmark, table
+from experiments.benchmarks.frame import Results, benchmark, hourly_table
+from stforecast.bench.tables import markdown
 from stforecast.data.cubes import open_cube
 from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.quick import make_plan
@@ -76,10 +76,8 @@ def deliveries(
     """
     logging.getLogger("stforecast").setLevel(logging.ERROR)
     logging.getLogger("data_prep").setLevel(logging.ERROR)
-    given = (
-        data[0] if data[0].suffix == ".nc" else pd.read_csv(data[0], index_col=0, parse_dates=True)
-    )
-    cube = open_cube(given) if isinstance(given, Path) else open_cube(given, allow_gaps=True)
+    is_cube = data[0].suffix == ".nc"
+    cube = open_cube(data[0]) if is_cube else open_cube(hourly_table(data[0]), allow_gaps=True)
     cube = cube.sel(time=slice(since or None, until or None)).isel(cell=slice(cells or None))
     cube = _known(cube[[service or next(iter(cube.data_vars))]].load())
     issued = _forecasts(cube, method, train_days)
@@ -103,7 +101,7 @@ def deliveries(
     of = {"data": name, "settings": " ".join([data[0].name, *options])}
     results.add(*({**of, "what": what, "kind": kind, "n": n, "found": found}
                   for (what, kind), (n, found) in counts.items()))  # fmt: skip
-    return deliveries_text(pd.DataFrame(results.rows))
+    return deliveries_table(pd.DataFrame(results.rows))
 
 
 def _known(cube: xr.Dataset) -> xr.Dataset:
@@ -216,32 +214,10 @@ def _spoilt(values: np.ndarray, fault: str, rng: np.random.Generator) -> np.ndar
     return found
 
 
-def deliveries_text(rows: pd.DataFrame) -> str:
-    """Say how many right deliveries were held back, and tabulate all kinds."""
-    good = rows.query("what == 'held back' and kind == @GOOD")
-    odd = rows.query("what == @LISTED and kind == @GOOD")
-    cells = rows.query("what == @BROKEN and kind == @GOOD")
-    said = (
-        f"Of {good['n'].sum():,} right deliveries, {good['found'].sum()} were held back. Of "
-        f"{odd['n'].sum():,} right readings, {odd['found'].sum():,} were listed as anomalies, "
-        f"{1000 * odd['found'].sum() / odd['n'].sum():.2f} of 1,000; of {cells['n'].sum():,} cells "
-        f"on right days, {cells['found'].sum()} were named."
-    )
-    return f"{textwrap.fill(said, 120)}\n\n{deliveries_table(rows)}"
-
-
 def deliveries_table(rows: pd.DataFrame) -> str:
-    """Tabulate what was found of each kind, in all data and in each."""
-    heads = {"what": ("what", ""), "kind": ("kind", ""), "all": ("all", "")}
-    heads |= {name: (name, "") for name in rows["data"].unique()}
-    found = []
-    for (what, kind), own in rows.groupby(["what", "kind"], sort=False):
-        by_data = {row["data"]: _share(row["found"], row["n"]) for _, row in own.iterrows()}
-        total = _share(int(own["found"].sum()), int(own["n"].sum()))
-        found.append({"what": what, "kind": kind, "all": total, **by_data})
-    order = {what: i for i, what in enumerate(("held back", LISTED, BROKEN))}
-    return table(sorted(found, key=lambda row: order[row["what"]]), heads)
-
-
-def _share(found: int, n: int) -> str:
-    return f"{found:,} of {n:,}"
+    """Tabulate what was found of each kind in all data."""
+    sums = rows.groupby(["kind", "what"], sort=False)[["found", "n"]].sum()
+    found: dict[str, dict[str, str]] = {}
+    for (kind, what), (n_found, n) in zip(sums.index, sums.to_numpy(), strict=True):
+        found.setdefault(kind, {"delivery": kind})[what] = f"{n_found:,} of {n:,}"
+    return markdown(list(found.values()))

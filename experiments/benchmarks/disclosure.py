@@ -10,7 +10,6 @@ it finds is compared with a guess from public knowledge: the mean week of the ot
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor
 
 from experiments.benchmarks.digits import DATA, found_of_digits
-from experiments.benchmarks.frame import Results, benchmark
+from experiments.benchmarks.frame import Results, benchmark, hourly_table, quiet
 from experiments.benchmarks.groups import by_groups, by_secret_groups, shares
 from experiments.benchmarks.inversion import (
     Found,
@@ -119,10 +118,9 @@ def disclosure(results: Results, *data: Path, quick: bool = False) -> str:
         *data: tables of hourly readings, a column for each cell.
         quick: whether to attack 14 days of records, one step ahead, alone.
     """
-    logging.disable()  # Nodes warn of few samples.
-    try:
+    with quiet():  # Nodes warn of few samples.
         for path, (days, horizon) in itertools.product(data, QUICK if quick else RUNS):
-            table = pd.read_csv(path, index_col=0, parse_dates=True)
+            table = hourly_table(path)
             if days * 24 > len(table):
                 continue
             for method in (*SUMS, *MEANS):
@@ -134,8 +132,6 @@ def disclosure(results: Results, *data: Path, quick: bool = False) -> str:
             for rows in (rows_of_few, rows_of_rotation, inverted_rows):
                 for row in rows(path):
                     results.add(row)
-    finally:
-        logging.disable(logging.NOTSET)
     return disclosure_table(pd.DataFrame(results.rows))
 
 
@@ -198,7 +194,7 @@ def by_training(victims: Victims, attempt: Attempt) -> Found:
 def few_victims(path: Path, method: str, **settings: Any) -> Victims:
     """Return the cells of a table with few days of records."""
     (days, horizon), *_ = QUICK
-    table = pd.read_csv(path, index_col=0, parse_dates=True).iloc[: 24 * days, : max(SUMMED)]
+    table = hourly_table(path).iloc[: 24 * days, : max(SUMMED)]
     return Victims.of(table, method, horizon, **settings)
 
 
@@ -314,18 +310,17 @@ def disclosure_table(rows: pd.DataFrame) -> str:
     rows, table = rows.fillna({"settings": ""}), []
     for key, own in rows.groupby(["method", "settings"], sort=False):
         method, settings = map(str, key)
-        of_plain = worst(own[own["upload"] == "plain"])
         table.append(
             {
                 "method": ", ".join([f"`{method}`", *filter(None, [settings])]),
                 "sends first": SENDS[method],
-                "plain upload of a cell": of_plain,
+                "plain upload of a cell": worst(own[own["upload"] == "plain"]),
                 "each cell, from a sum": by_count(own[own["upload"] == "sum"])
                 or ("not attacked" if ALL[method].sends.sums != "none" else "cannot be summed"),
                 "each cell, if all products of the sum were known": by_count(
                     own[own["upload"] == "all products"]
                 ),
-                "two parties": f"each other's sum: {worst(own[own['of'] == 'sum']) or of_plain}",
+                "each other's sum, with two parties": worst(own[own["of"] == "sum"]),
             }
         )
     return markdown(table)

@@ -13,6 +13,7 @@ import contextlib
 import datetime
 import inspect
 import json
+import logging
 import math
 import os
 import platform
@@ -81,6 +82,21 @@ def benchmark(file: str = "", goes_on: bool = False) -> Callable[[T], T]:
         return function
 
     return register
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Log nothing within the context."""
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def hourly_table(path: Path) -> pd.DataFrame:
+    """Read a wide table: times in the first column, and a column for each cell."""
+    return pd.read_csv(path, index_col=0, parse_dates=True)
 
 
 class Results:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import logging
 import math
 import statistics
 import tempfile
@@ -29,7 +28,7 @@ from tqdm import tqdm
 from data_prep.base.errors import InputError
 from data_prep.cube import open_cube
 from experiments import hostile_node
-from experiments.benchmarks.frame import Results, benchmark, timed
+from experiments.benchmarks.frame import Results, benchmark, quiet, timed
 from experiments.federation_demo import make_cubes, mean_error
 from stforecast.bench.tables import markdown
 from stforecast.data.prepared import prepare
@@ -178,7 +177,7 @@ def measure_all(
     """Do the runs of some methods that the results lack, and add their rows."""
     chosen = [r for r in runs if r.method in methods.split(",") and not results.has(**r._asdict())]
     for run in tqdm(chosen, "runs", unit="run"):
-        with quiet():
+        with quiet():  # Lost and refused answers are the result.
             mse, seconds, _ = timed(measure, run)
         results.add({**run._asdict(), "mse": mse, "seconds": seconds})
 
@@ -296,16 +295,6 @@ def change(ratio: float) -> str:
     if ratio >= 2:
         return f"× {ratio:.1f}" if ratio < 1000 else f"× {ratio:.0e}"
     return f"{round(100 * (ratio - 1)):+d} %".replace("+0", "0").replace("-0", "0")
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Log nothing within the context: what is refused or lost is what is measured."""
-    logging.disable()
-    try:
-        yield
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 def robust_runs() -> Iterator[HostileRun]:

@@ -25,7 +25,7 @@ import psutil
 from data_prep.base.errors import InputError
 from experiments import hostile_node
 from experiments.benchmarks import hostile
-from experiments.benchmarks.frame import Results, benchmark, timed
+from experiments.benchmarks.frame import Results, benchmark, quiet, timed
 from experiments.federation_demo import SETTINGS, SHARES, make_cubes
 from experiments.local_flower import LocalFlower, events_of, follow
 from stforecast.federated.nodes.membership import Patience
@@ -70,7 +70,7 @@ def hostile_live(results: Results, *, minutes: float = 25.0) -> str:
         hostile.cubes_of(N_NODES, hostile.SHARE, hostile.DAYS) as cubes,
         tempfile.TemporaryDirectory() as name,
         LocalFlower(Path(name) / "logs") as flower,
-        hostile.quiet(),
+        quiet(),
     ):
         nodes = LiveNodes(flower, Path(name), cubes)
         for run in runs():
@@ -180,14 +180,12 @@ class LiveNodes:
 
 
 def live_table(rows: pd.DataFrame) -> str:
-    """Tabulate the worst that hostile nodes do, and tell how far live runs are from one process."""
+    """Tabulate the worst that hostile nodes do, in live runs and in one process."""
     heads = {BARE: "no defence", ALONE: f"`{DEFENCE}`", "mse": f"`{DEFENCE}`, live"}
     errors = rows.set_index(list(hostile.HostileRun._fields[:-1]))[list(heads)].rename(
         columns=heads
     )
-    apart = (rows["mse"] / rows[ALONE] - 1).abs().max()
-    same = f"differ by {apart:.0e} at most from" if apart else "are equal to"
-    return f"{hostile.worst_table(errors, N_NODES)}\n\nLive errors {same} those in one process."
+    return hostile.worst_table(errors, N_NODES)
 
 
 class Killed:

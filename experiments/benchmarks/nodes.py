@@ -16,7 +16,7 @@ import psutil
 import torch
 
 from experiments.benchmarks import frame
-from experiments.benchmarks.hostile import cubes_of, quiet
+from experiments.benchmarks.hostile import cubes_of
 from experiments.federation_demo import SETTINGS
 from experiments.local_flower import LocalFlower, events_of, follow
 from stforecast.federated.core.tensors import joined, total_bytes, weighted_mean
@@ -133,7 +133,7 @@ def secure_sum(
             "secure": partial(secure, n, clients, values, lost=False),
             "secure, a node lost": partial(secure, n, clients, values, lost=True),
         }
-        with quiet():
+        with frame.quiet():
             turns = frame.in_turns(kinds, repeat)
         for kind, found in turns.items():
             medians = map(statistics.median, zip(*found, strict=True))

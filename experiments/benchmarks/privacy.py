@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import logging
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +20,13 @@ from torch import Tensor
 
 from experiments.benchmarks.cells import test_error
 from experiments.benchmarks.disclosure import products_of
-from experiments.benchmarks.frame import Results, benchmark, listed_numbers
+from experiments.benchmarks.frame import (
+    Results,
+    benchmark,
+    hourly_table,
+    listed_numbers,
+    quiet,
+)
 from experiments.benchmarks.inversion import SPLIT, Found, Victims, closeness, solved, weekly_guess
 from stforecast.bench.tables import markdown
 from stforecast.federated.core.state import generator
@@ -59,18 +64,15 @@ def privacy(results: Results, *data: Path, cells: str = "10,100,1000") -> str:
         *data: tables of hourly readings, a column for each cell.
         cells: numbers of cells; of a table with fewer, all count.
     """
-    tables = [pd.read_csv(path, index_col=0, parse_dates=True) for path in data]
+    tables = [hourly_table(path) for path in data]
     for i, (path, table) in enumerate(zip(data, tables, strict=True)):
         other = tables[i - 1].iloc[:, :OTHERS] if len(tables) > 1 else None
         for n in sorted({min(n, table.shape[1]) for n in listed_numbers(cells)}):
             for row in errors(table.iloc[:, :n], other):
                 results.add({"data": path.name.split("-")[0], "cells": n, **row})
-    logging.disable()
-    try:
+    with quiet():
         first = tables[0].iloc[: 24 * 14, :ATTACKED]
         results.add(*attacked(Victims.of(first, "fedlean", 1)))
-    finally:
-        logging.disable(logging.NOTSET)
     return privacy_table(pd.DataFrame(results.rows))
 
 

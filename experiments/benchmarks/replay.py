@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import shutil
-import textwrap
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -19,9 +18,16 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from data_prep.base.errors import InputError, counted
+from data_prep.base.errors import InputError
 from data_prep.sets.table import prepare
-from experiments.benchmarks.frame import Results, benchmark, per_cent_above, table, timed
+from experiments.benchmarks.frame import (
+    Results,
+    benchmark,
+    hourly_table,
+    per_cent_above,
+    table,
+    timed,
+)
 from stforecast.bench.curves import HUES
 from stforecast.data.cubes import open_cube as open_data
 from stforecast.forecasting import runs
@@ -84,7 +90,7 @@ def replay(
         ways: what to replay: these, or `anew every 7 days`.
         minutes: time after which no further day is begun; 0 for no such time.
     """
-    wide = pd.read_csv(data[0], index_col=0, parse_dates=True).loc[since or None :]
+    wide = hourly_table(data[0]).loc[since or None :]
     wide = wide.iloc[: 24 * (train_days + days)]
     wide = wide.loc[:, wide.isna().mean() < MISSING].iloc[:, : cells or None]
     logging.getLogger("stforecast").setLevel(logging.ERROR)
@@ -186,25 +192,6 @@ def _row(
         **row, "n": int(seen.sum()), "mae": float(np.abs(error[seen]).mean()), "naive": naive,
         "coverage": inside, "width": width,
     }  # fmt: skip
-
-
-def replay_text(rows: pd.DataFrame) -> str:
-    """Say what the rule is worth on each data set, and tabulate all ways."""
-    found, said = _summaries(rows), []
-    for row in (row for row in found if row["way"] == RULE):
-        others = [o for o in found if o["data"] == row["data"] and o["above"]]
-        text = (
-            f"- **{row['data']}**, {row['days']} days: by the rule, the error is "
-            f"{abs(row['below']):.0f} % {'below' if row['below'] > 0 else 'above'} the value "
-            "of the day before. "
-            + "".join(f"With `{o['way']}` it differs by {o['above']} %. " for o in others)
-            + f"Bounds of 90 % hold {row['coverage']:.1f} % of the values, {row['weeks']} by week. "
-            f"{counted(row['trained'], 'challenger')} trained, {row['won']} won"
-            f"{'' if row['won'] else ', so errors are those of never training'}; a day takes "
-            f"{row['cpu']:.1f} CPU seconds."
-        )
-        said.append(textwrap.fill(text, 120, subsequent_indent="  ", break_on_hyphens=False))
-    return "\n".join([*said, "", replay_table(rows)])
 
 
 def replay_table(rows: pd.DataFrame) -> str:

@@ -158,6 +158,15 @@ class Round:
         """Wall-clock seconds that are independent of the number of batches."""
         return self.server_seconds + self.cohort_seconds
 
+    @property
+    def batch_seconds(self) -> float:
+        """Wall-clock seconds of all batches."""
+        return self.seconds - self.once_seconds
+
+    def epoch_seconds(self, n_batches: int) -> float:
+        """Return the seconds of a round with a full epoch, if this one had so many batches."""
+        return self.batch_seconds * EPOCH / n_batches + self.once_seconds
+
 
 def make_runner(variant: Variant, n_clients: int, n_batches: int) -> Callable[[], Round]:
     """Return a function that runs and measures one round."""
@@ -237,7 +246,7 @@ def measure(
     """Time variants, the reference first, in turns of one round each; the `rate` is of products."""
     sides = {v: (v, n_clients, n_batches) for v in compared}
     turns = frame.processes_in_turns(variant_runner, sides, WARM_UP + repetitions)
-    times = {v: [_epoch_seconds(r, n_batches) for r in of[WARM_UP:]] for v, of in turns.items()}
+    times = {v: [r.epoch_seconds(n_batches) for r in of[WARM_UP:]] for v, of in turns.items()}
     seconds = {v: statistics.median(of_one) for v, of_one in times.items()}
     losses = {v: [r.loss for r in of_one[:WARM_UP]] for v, of_one in turns.items()}
     fastest = {k: min(s for v, s in seconds.items() if v.loop == k) for k in ("peers", "tuned")}
@@ -251,7 +260,7 @@ def measure(
             "variant": v.name,
             "threads": v.threads,
             "seconds": s,
-            "batch_ms": 1e3 * median(v, _of_batches) / n_clients / n_batches,
+            "batch_ms": 1e3 * median(v, lambda r: r.batch_seconds) / n_clients / n_batches,
             "cpu_seconds": median(v, lambda r: r.cpu_seconds),
             "speedup": fastest["peers"] / s,
             "speedup_tuned": fastest["tuned"] / s,
@@ -264,15 +273,6 @@ def measure(
         }
         for v, s in seconds.items()
     ]
-
-
-def _of_batches(r: Round) -> float:
-    return r.seconds - r.once_seconds
-
-
-def _epoch_seconds(r: Round, n_batches: int) -> float:
-    """Return the seconds of a round with a full epoch."""
-    return _of_batches(r) * EPOCH / n_batches + r.once_seconds
 
 
 def better_threads(compared: Sequence[Variant], times: Sequence[float]) -> list[Variant]:

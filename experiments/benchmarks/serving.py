@@ -32,7 +32,7 @@ SERVED = {
     "kilobytes": ("kB an answer", ",.4g"),
     "cpu_ms": ("CPU ms of the server", ".1f"),
     "most": ("most a second", ".0f"),
-    "answered": ("answered a second of {rate:g}", ".0f"),
+    "answered": ("answered a second at the rate", ".0f"),
     "p50_ms": ("median ms", ".1f"),
     "p99_ms": ("99 % within ms", ".1f"),
     "load": ("other load", ".1f"),
@@ -101,12 +101,7 @@ def serve(
                     "answered": len(even.value) / even.seconds,
                     "p50_ms": half, "p99_ms": p99, "load": load,
                 })  # fmt: skip
-    return served_table(results.rows, rate)
-
-
-def served_table(rows: Sequence[dict[str, Any]], rate: float) -> str:
-    """Tabulate requests; the load is that of other programs before, in cores."""
-    return table(rows, {name: (head.format(rate=rate), f) for name, (head, f) in SERVED.items()})
+    return table(results.rows, SERVED)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What measured rows of images say: of plain rivals, of the methods by case, of papers' claims."""
+"""Tables of methods for images: against plain rivals, by case, and of papers' claims."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from experiments.site.markdown import wrapped
 from experiments.site.measured import Benchmarks, Row, of_page
 from experiments.site.tables import (
     OWN,
@@ -16,7 +15,6 @@ from experiments.site.tables import (
     compared_images,
     estimate_of,
     side,
-    verdict_of,
 )
 from stforecast.bench.tables import markdown
 from vision.cli.compare import HOLDS, NOT, TO_TELL, UNTOLD
@@ -57,13 +55,7 @@ def plain_rivals() -> str:
             for head, names in PLAIN.items()
         }
         rows.append({"method": f"`{column.reference}`", "on": place} | cells)
-    told = (
-        "By how many points the papers' methods are more accurate than plain ones, with 95 % "
-        "intervals; bold where the interval excludes 0, and - where it was not run. On a frozen "
-        "transformer, local training is a logistic regression of each client, and averaging is "
-        "FedViT's."
-    )
-    return wrapped(f"{told}\n\n{markdown(rows)}")
+    return markdown(rows)
 
 
 def cases_table() -> str:
@@ -122,22 +114,22 @@ def _flipped(row: Row) -> str:
     return f"**{below}**" if below.excludes(0) else f"{below}"
 
 
-def answers(benchmarks: Benchmarks) -> str:
-    """Count the answers to a paper's claims, and how many methods the paper's one is above."""
-    rows = [row for b in benchmarks.values() for row in b.tables.get("claims", [])]
-    told = Counter(row["answer"] for row in rows if "of" in row)
+def claims_counted(benchmarks: Benchmarks) -> dict[str, int]:
+    """Count the answers to a paper's claims, and those that a few more seeds might decide."""
+    rows = [row for b in benchmarks.values() for row in b.tables.get("claims", []) if "of" in row]
+    told = Counter(row["answer"] for row in rows)
     soon = sum(row.get(TO_TELL, math.inf) <= GOAL for row in rows)
-    count = (
-        f"**Of {told.total()} tests of the paper's claims, {told[HOLDS]} hold, {told[NOT]} do not "
-        f"hold, and {told[UNTOLD]} are undecided; {GOAL} seeds might decide {soon} of these.**"
-    )
-    items = [verdict_of(c, POINTS, "is more accurate than") for c in best_models(benchmarks)]
-    return "\n\n".join([count, "\n".join(items)])
+    return {
+        "tests": len(rows),
+        "hold": told[HOLDS],
+        "fail": told[NOT],
+        "undecided": told[UNTOLD],
+        "soon": soon,
+    }
 
 
 def seeds_to_tell(row: Row) -> str:
-    """Say how many seeds might answer a claim, after an answer that tells nothing."""
+    """Return how many seeds might answer a claim that is undecided, in brackets."""
     if TO_TELL not in row:
         return ""
-    needed = row[TO_TELL]
-    return f"; {needed:.0f} seeds might decide" if needed <= MOST else f", also with {MOST} seeds"
+    return f" ({row[TO_TELL]:.0f})" if row[TO_TELL] <= MOST else f" (> {MOST})"

@@ -1,4 +1,4 @@
-"""Generated parts of pages, filled paragraphs, and figures small enough for the repository."""
+"""Generated parts of pages, numbers in their text, and figures small enough for the repository."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import io
 import re
 import subprocess
 import tempfile
-import textwrap
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -19,7 +17,8 @@ from stforecast.bench.drawing import save_figure
 MOST_BYTES = 200_000
 """Maximum size of a figure in the repository."""
 
-WIDTH = 100
+NUMBER = re.compile(r"(<!--=(.+?)-->)[^<]*(?=<!--/-->)")
+"""A named number in a text, such as `<!--=default.parts-->22<!--/-->`."""
 
 
 def replaced(text: str, name: str, make: Callable[[], str]) -> str:
@@ -29,17 +28,13 @@ def replaced(text: str, name: str, make: Callable[[], str]) -> str:
     return f"{before}{begin}\n{make()}\n{end}{rest.partition(end)[2]}" if found else text
 
 
-def wrapped(text: str) -> str:
-    """Return Markdown with paragraphs and items of lists filled; tables and code are kept."""
-    return "\n\n".join(map(_filled, text.split("\n\n")))
+def filled(text: str, numbers: Mapping[str, str]) -> str:
+    """Return the text with its named numbers updated.
 
-
-def _filled(paragraph: str) -> str:
-    if paragraph.startswith(("|", "#", "!", "<", "    ")):
-        return paragraph
-    fill = partial(textwrap.fill, width=WIDTH, break_long_words=False, break_on_hyphens=False)
-    items = re.split(r"\n(?=- )", paragraph)
-    return "\n".join(fill(i, subsequent_indent="  " * i.startswith("- ")) for i in items)
+    >>> filled("<!--=seeds-->3<!--/--> seeds", {"seeds": "5"})
+    '<!--=seeds-->5<!--/--> seeds'
+    """
+    return NUMBER.sub(lambda found: found[1] + numbers[found[2]], text)
 
 
 def as_png(figure: Figure) -> bytes:

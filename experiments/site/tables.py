@@ -1,4 +1,4 @@
-"""The answer and the table of each page of `docs/results/`, from its benchmarks.
+"""The tables of the pages of `docs/results/`, from their benchmarks.
 
 A table has at most 15 rows and is about errors or points against a reference method, with 95 %
 intervals where there are some. The whole tables are in the page's folder.
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from itertools import starmap
+from collections.abc import Callable, Sequence
 from statistics import mean
 from typing import NamedTuple
 
@@ -21,18 +20,13 @@ from stforecast.comparison.table import AGAINST
 
 MOST_ROWS = 15
 
-SIGNIFICANT = (
-    "Two methods differ significantly if the 95 % interval excludes 0 and p (in the whole table) "
-    "is at most 0.05."
-)
 MEASURES = {"MSE": "MSE", "last round": "accuracy in %"}
 """Columns of benchmarks of forecasts and of images, and their names on the page."""
 
 POINTS = "all classes, against reference"
 
 OWN = {AGAINST: "MSE [95 %]", POINTS: "all classes, % [95 %]"}
-UNITS = {AGAINST: "% in MSE", POINTS: "points"}
-"""Column of a method's own value, and unit, of each kind of difference."""
+"""Column of a method's own value, of each kind of difference."""
 
 JUDGED = re.compile(r" \((?:[a-z, ]*(?:trained|personal|nearest|local|global|averaged))\)$")
 """Which model of a method for images a row is about."""
@@ -74,14 +68,6 @@ def columns_of(benchmarks: Benchmarks) -> list[Column]:
     return columns
 
 
-def title_of(name: str, benchmarks: Benchmarks) -> str:
-    """Return the title of a benchmark, or its data if another one has the same title."""
-    about = benchmarks[name].about
-    shared = [b for b in benchmarks.values() if b.about["title"] == about["title"]]
-    every = starmap(described, about["data"].items())
-    return "; ".join(every) if len(shared) > 1 else about["title"]
-
-
 # Tables of methods by data.
 
 
@@ -91,15 +77,10 @@ def differences(benchmarks: Benchmarks, ablations: bool = False, shown: Sequence
     With `ablations` it shows the changes to the reference, not the other methods. The rows `shown`
     are not left out.
     """
-    told = (
-        "How many per cent higher the MSE is than the reference's, with 95 % intervals; "
-        f"significant differences are bold. The reference shows its own MSE. {SIGNIFICANT}"
-    )
-    columns = _compared(benchmarks, ablations)
-    return f"{told}\n\n{_pivot(columns, AGAINST, shown)}"
+    return _pivot(compared(benchmarks, ablations), AGAINST, shown)
 
 
-def _compared(benchmarks: Benchmarks, ablations: bool = False) -> list[Column]:
+def compared(benchmarks: Benchmarks, ablations: bool = False) -> list[Column]:
     """Return the rows of forecasts that are compared with a reference, and the reference."""
 
     def fits(_: str, row: Row) -> bool:
@@ -111,40 +92,9 @@ def _compared(benchmarks: Benchmarks, ablations: bool = False) -> list[Column]:
     return [column for column in columns if len(column.rows) > 1]
 
 
-def verdicts(benchmarks: Benchmarks) -> str:
-    """Tell how many methods have a higher error than the reference, and which have a lower one."""
-    return "\n".join(
-        verdict_of(c, AGAINST, "has a lower error than") for c in _compared(benchmarks)
-    )
-
-
-def verdict_of(column: Column, name: str, better: str) -> str:
-    """Tell how many methods the reference is better than, and which are better or nearest.
-
-    `name` is the column of the difference, `better` are words for "is better than".
-    """
-    rows = column.rows
-    sign = -1 if name == POINTS else 1
-    others = {m: row for m, row in rows.items() if name in row}
-    others = dict(sorted(others.items(), key=lambda item: sign * item[1][name]))
-    sides = {m: sign * side(row, name) for m, row in others.items()}
-    told = {m: f"{m} ({estimate_of(row, name)} {UNITS[name]})" for m, row in others.items()}
-    won = sum(s > 0 for s in sides.values())
-    lost = "; ".join(told[m] for m in others if sides[m] < 0)
-    first = next(iter(told.values()))
-    end = f"Better: {lost}" if lost else f"None is significantly better; next is {first}"
-    head = f"- {column.about}: `{column.reference}` {better} {won} of {len(others)} other methods"
-    return f"{head}. {end}."
-
-
 def points(benchmarks: Benchmarks) -> str:
     """Tabulate points of accuracy above the reference; of each method, its best model."""
-    told = (
-        "Points of test accuracy above the reference, with 95 % intervals; bold where the interval "
-        "excludes 0. The reference shows its own accuracy. Predictions choose from all classes. Of "
-        "each method, the row is the model that is best on average."
-    )
-    return f"{told}\n\n{_pivot(best_models(benchmarks), POINTS)}"
+    return _pivot(best_models(benchmarks), POINTS)
 
 
 def compared_images(benchmarks: Benchmarks) -> list[Column]:
@@ -180,11 +130,7 @@ def _pivot(columns: Sequence[Column], name: str, shown: Sequence[str] = ()) -> s
         for m in methods
         if m in kept
     ]
-    notes = ["† trained on the data of all clients together."] if pools & kept else []
-    if len(methods) > len(kept):
-        best = f"the best{' and some others' if shown else ''}"
-        notes.append(f"{len(kept)} of {len(methods)} rows, {best}.")
-    return "\n\n".join([markdown(rows), *([" ".join(notes)] if notes else [])])
+    return markdown(rows)
 
 
 def _ordered(columns: Sequence[Column], name: str) -> list[str]:
@@ -242,11 +188,7 @@ def worth(benchmarks: Benchmarks) -> str:
         for benchmark in benchmarks.values()
         for row in benchmark.tables["clients"]
     ]
-    told = (
-        "How many per cent higher the MSE is, with 95 % intervals. The gap is 100 % closed if the "
-        "error is as low as with pooled data, and 0 % if it is as high as with local training."
-    )
-    return f"{told}\n\n{markdown(rows)}"
+    return markdown(rows)
 
 
 # Bounds.
@@ -267,91 +209,52 @@ def coverage(benchmarks: Benchmarks) -> str:
         furthest = max(row["furthest bound"] for row in found.values())
         row = {"data": data, "steps": ahead.partition(" ")[0], **cells}
         rows.append(row | {"furthest": f"{furthest:.1f}"})
-    told = (
-        "Lowest and highest coverage of a client in %, over all steps ahead of the test part; bold "
-        "where every client has between 80 and 97 %. Last, the furthest bound of all methods."
-    )
-    return f"{told}\n\n{markdown(rows)}"
+    return markdown(rows)
 
 
-def coverage_answer(benchmarks: Benchmarks) -> str:
-    """Tell of each method how often its bounds hold, how wide they are and how far they go."""
+def bounds(benchmarks: Benchmarks) -> str:
+    """Tabulate how often each method's bounds hold, how wide they are and how far they go."""
     columns = columns_of(benchmarks)
     methods = dict.fromkeys(m for c in columns for m in c.rows)
-    items = [f"- {_told_of(method, columns)}" for method in methods]
-    none = [c.about for c in columns if not any(map(_holds, c.rows.values()))]
-    if none:
-        items.append(f"- In {' and in '.join(none)}, no method keeps every client in this range.")
-    return "\n".join(items)
+    return markdown([_bounds(method, columns) for method in methods])
 
 
-def _told_of(method: str, columns: Sequence[Column]) -> str:
-    rows = {about: found[method] for about, found in columns if method in found}
-    held = sum(map(_holds, rows.values()))
-    furthest, place = max((row["furthest bound"], about) for about, row in rows.items())
-    sides = " and ".join(f"{_shares(rows, side)} % {side}" for side in ("below", "above"))
-    return (
-        f"**{method}**: every client between 80 and 97 % in {held} of {len(rows)} test parts; of "
-        f"all targets of a part, {sides} their bounds; the furthest bound is {furthest:.1f} ranges "
-        f"away ({place}){_width(method, columns)}."
-    )
+def _bounds(method: str, columns: Sequence[Column]) -> Row:
+    rows = [found[method] for _, found in columns if method in found]
+    plain = f"{method.partition(',')[0]}, conformal"
+    both = [c for c in columns if {method, plain} <= c.rows.keys()]
+    widths = [[c.rows[m]["width"] for m in (method, plain)] for c in both]
+    above = above_by_data([math.log(own / other) for own, other in widths], [c.data for c in both])
+    return {
+        "method": method,
+        "all clients in range": f"{sum(map(holds, rows))} of {len(rows)}",
+        "targets below, %": _shares(rows, "below"),
+        "targets above, %": _shares(rows, "above"),
+        "furthest bound": f"{max(row['furthest bound'] for row in rows):.1f}",
+        "width against conformal, %": "-" if method == plain else f"{above}",
+    }
 
 
-def _shares(rows: Mapping[str, Row], side: str) -> str:
+def _shares(rows: Sequence[Row], side: str) -> str:
     """Return the lowest and the highest share of targets on a side of their bounds, in %."""
-    shares = [100 * row[f"{side} bounds"] for row in rows.values()]
+    shares = [100 * row[f"{side} bounds"] for row in rows]
     return f"{min(shares):.1f} to {max(shares):.1f}"
 
 
-def _holds(row: Row) -> bool:
+def holds(row: Row) -> bool:
+    """Return whether every client's coverage is in the range."""
     return bool(row[LOWEST] >= LEAST and row[HIGHEST] <= MOST)
 
 
 def _range(row: Row) -> str:
     told = f"{100 * row[LOWEST]:.1f}–{100 * row[HIGHEST]:.1f}"
-    return f"**{told}**" if _holds(row) else told
+    return f"**{told}**" if holds(row) else told
 
 
-def _width(method: str, columns: Sequence[Column]) -> str:
-    """Tell the mean width against the same forecaster with one width for all hours."""
-    plain = f"{method.partition(',')[0]}, conformal"
-    both = [c for c in columns if {method, plain} <= c.rows.keys()]
-    if method == plain or not both:
-        return ""
-    widths = [[c.rows[m]["width"] for m in (method, plain)] for c in both]
-    above = above_by_data([math.log(own / other) for own, other in widths], [c.data for c in both])
-    return f"; the mean width differs by {above} % from `{plain}`"
+# Mixed precision.
 
 
-# Sentences.
-
-
-def said(benchmarks: Benchmarks, words: str = "") -> str:
-    """List what the numbers of benchmarks show, in sentences with these words, with links."""
-    lists = []
-    for name, benchmark in benchmarks.items():
-        items = [f"- {text}" for text in benchmark.about["said"] if words in text]
-        if items:
-            lists += [f"**[{title_of(name, benchmarks)}](#{name})**", "\n".join(items)]
-    return "\n\n".join(lists)
-
-
-def changes(benchmarks: Benchmarks) -> str:
-    """Tabulate what mixed precision changes for each method."""
-    return f"Mean and standard deviation over seeds.\n\n{markdown(_changes(benchmarks))}"
-
-
-def changes_answer(benchmarks: Benchmarks) -> str:
-    """Tell how many of the changes of mixed precision are below what the seeds change."""
-    found = [(row["float32"].kept, row["bf16"].kept) for row in _changes(benchmarks)]
-    small = sum(abs(a["{}"] - b["{}"]) <= max(a["{}_sd"], b["{}_sd"]) for a, b in found)
-    return (
-        f"**In {small} of {len(found)} rows, the means with and without it differ by no more than "
-        "the larger of their standard deviations over seeds.**"
-    )
-
-
-def _changes(benchmarks: Benchmarks) -> list[Row]:
+def changes(benchmarks: Benchmarks) -> list[Row]:
     """Return what each method has without and with mixed precision."""
     return [
         {"data": about, "method": method, "measure": measure}

@@ -16,7 +16,7 @@ from experiments.benchmarks.inversion import (
 )
 from experiments.benchmarks.rotation import unrotated
 from experiments.benchmarks.unrolled import Sent, with_gradients
-from experiments.site.guides import FEDERATION
+from experiments.site.measured import RESULTS
 from stforecast.federated.nodes.disclosure import FOUND
 from stforecast.methods import METHODS
 from vision.methods import METHODS as IMAGES
@@ -86,7 +86,9 @@ def test_a_verdict_follows_from_the_numbers_and_the_guess(exact, near, r, verdic
 @pytest.mark.parametrize("verdict", ["readings", "some"])
 def test_exactly_the_methods_whose_plain_upload_gave_readings_up_declare_it(verdict):
     """By the worst of the attacks on cells, whatever the settings."""
-    rows = pd.read_csv(FEDERATION / "disclosure.csv").query("upload == 'plain' and days.notna()")
+    rows = pd.read_csv(RESULTS / "federation" / "disclosure.csv").query(
+        "upload == 'plain' and days.notna()"
+    )
     worst = {name: disclosure.worst(own).split()[0] for name, own in rows.groupby("method")}
     found = {name for name, of_method in worst.items() if of_method == verdict}
     declared = {name for name, method in METHODS.items() if method.attacked.discloses == verdict}
@@ -107,8 +109,8 @@ SAID = {
 
 @pytest.mark.parametrize("said", SAID)
 def test_what_the_page_of_security_says_of_attacks_on_training_is_what_they_found(said):
-    page = (FEDERATION.parents[1] / "security.md").read_text()
-    rows = pd.read_csv(FEDERATION / "disclosure.csv").fillna({"settings": ""})
+    page = (RESULTS.parent / "security.md").read_text()
+    rows = pd.read_csv(RESULTS / "federation" / "disclosure.csv").fillna({"settings": ""})
     method, settings, verdict = SAID[said]
     assert said in " ".join(page.split())
     of = rows["method"].str.fullmatch(method) & rows["settings"].str.fullmatch(settings)
@@ -118,7 +120,7 @@ def test_what_the_page_of_security_says_of_attacks_on_training_is_what_they_foun
 
 
 def test_words_of_an_undeclared_method_do_not_deny_attacks_of_the_table():
-    attacked = set(pd.read_csv(FEDERATION / "disclosure.csv")["method"])
+    attacked = set(pd.read_csv(RESULTS / "federation" / "disclosure.csv")["method"])
     methods = {**IMAGES, **METHODS}
     assert "unmeasured" in {methods[name].attacked.discloses for name in attacked}
     assert "nobody" not in FOUND["unmeasured"]

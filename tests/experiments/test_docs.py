@@ -3,8 +3,9 @@ import shutil
 import pytest
 from PIL import Image
 
-from experiments.docs import DOCS, PARTS, SENT
-from experiments.site.markdown import photograph, replaced
+from experiments.docs import DOCS, PARTS, ROOT, SENT
+from experiments.site.markdown import filled, photograph, replaced
+from experiments.site.numbers import all_numbers
 from stforecast.methods import METHODS as FORECASTS
 from vision.methods import METHODS as IMAGES
 
@@ -37,6 +38,16 @@ def test_what_is_told_is_what_the_registries_and_results_say(name, page, make):
     text = (DOCS / page).read_text()
     assert f"<!-- {name}: generated -->" in text
     assert replaced(text, name, make) == text, "run: python -m experiments.docs"
+
+
+def test_numbers_in_the_text_are_those_of_the_results():
+    numbers, texts = (
+        all_numbers(),
+        [p.read_text() for p in (ROOT / "README.md", *DOCS.rglob("*.md"))],
+    )
+    assert [filled(text, numbers) for text in texts] == texts, "run: python -m experiments.docs"
+    assert sum(text.count("<!--=") for text in texts) > 40
+    assert all(text.count("<!--=") == text.count("<!--/-->") for text in texts)
 
 
 def test_a_stale_part_is_replaced():

@@ -17,7 +17,6 @@ from waiting import wait_for
 from data_prep.base.errors import InputError
 from data_prep.cube import write_cube
 from experiments import federation_demo, hostile_node
-from experiments.federation_demo import ABSENT, ANSWERED, LEFT_OUT, draw, node_rounds
 from experiments.local_flower import LocalFlower, events_of, follow, make_node_key
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.uploads.masking import SecureSums
@@ -85,7 +84,6 @@ def test_each_node_forecasts_the_coming_day(tmp_path):
     table = pd.read_csv(written)
     assert (name, len(table)) == ("north", 4 * 24)
     assert table["internet"].mean() == pytest.approx(mean, rel=1e-4)
-    assert federation_demo.draw_tomorrow(tmp_path, tmp_path / "t.png").stat().st_size > 10_000
 
 
 def test_uploads_cross_under_masks_or_plain_against_a_liar(tmp_path):
@@ -130,30 +128,6 @@ def test_a_demo_removes_nothing_else(tmp_path, name, marked):
     with pytest.raises(InputError, match=r"holds m\S+, which this demo did not make|holds city.nc"):
         federation_demo.run_federation(tmp_path, "fedavg", 1, tls=False)
     assert (tmp_path / name).read_text() == (tmp_path / f"more-{name}").read_text() == "mine"
-
-
-@pytest.mark.repeats
-def test_the_figure_shows_who_answered_when(tmp_path):
-    joined = [{"event": "joined", "node": n, "round": 1, "first": n, "last": n} for n in range(3)]
-    rounds = [
-        {"event": "round", "round": r, "train_loss": 1 / r, "validation_loss": None if r == 2 else
-         1.5 / r} for r in range(1, 5)
-    ]  # fmt: skip
-    events = [
-        *joined, rounds[0], {"event": "left_out", "node": 0, "round": 2, "reason": "NaN"},
-        {"event": "lost", "node": 1, "round": 2}, rounds[1], {"event": "resumed", "round": 2},
-        *({"event": "joined", "node": n, "round": r, "first": n, "last": n}
-          for n, r in ((0, 3), (2, 3), (1, 4))), *rounds[2:],
-    ]  # fmt: skip
-    names = {0: "north", 1: "centre", 2: "south"}
-    done, restarts = node_rounds(events, names)
-    assert restarts == [2]
-    assert done == {
-        "north": [ANSWERED, LEFT_OUT, ANSWERED, ANSWERED],
-        "centre": [ANSWERED, ABSENT, ABSENT, ANSWERED],
-        "south": [ANSWERED] * 4,
-    }
-    assert draw(events, names, tmp_path / "f.png").stat().st_size > 10_000
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from experiments.benchmarks.__main__ import main
-from experiments.benchmarks.replay import DAILY, draw_replay, replay_table, replay_text
+from experiments.benchmarks.replay import DAILY, draw_replay, replay_table
 
 TRAIN, DAYS = 12, 3
 
@@ -52,14 +52,9 @@ def test_who_repeats_the_day_errs_as_the_day_before_in_every_way(wide, tmp_path,
     assert replay_table(rows).count("\n") == 4
     long = pd.concat([rows[rows["n"] > 0]] * 7).sort_values("way", kind="stable", ignore_index=True)
     long["mae"] = long["naive"]  # Without what rounding adds.
-    text = replay_text(long)
-    assert text.startswith("- **town**, 14 days: by the rule, the error is ")
-    for way in ways[1:]:  # All repeat the day before.
-        assert f"With `{way}` it differs by 0 [0, 0] %." in " ".join(text.split())
-    assert text.endswith(replay_table(long))
+    assert replay_table(long).count(" 0 [0, 0] ") == len(ways) - 1, "all repeat the day before"
     long.loc[long["way"] == "never", "mae"] *= 2
-    text = " ".join(replay_text(long).split())
-    assert "With `never` it differs by 100 [100, 100] %." in text
+    assert " 100 [100, 100] " in replay_table(long)
     upper, lower = draw_replay(long).axes
     for axes in (upper, lower):
         assert [len(line.get_xdata()) for line in axes.lines] == [2, 2, 2, 2]

@@ -10,7 +10,6 @@ from experiments.benchmarks.rounds import (
     COLUMNS,
     Round,
     Variant,
-    _epoch_seconds,
     batches_for,
     better_threads,
     gigaflop,
@@ -59,7 +58,7 @@ def test_what_happens_once_a_round_is_timed_apart(variant):
 
 def test_measured_batches_are_scaled_to_an_epoch_and_what_happens_once_is_not():
     one = Round(1.0, 4.0, 0.0, 0.75, 0.25)
-    assert _epoch_seconds(one, EPOCH // 2) == pytest.approx(3 * EPOCH / (EPOCH // 2) + 1)
+    assert one.epoch_seconds(EPOCH // 2) == pytest.approx(3 * EPOCH / (EPOCH // 2) + 1)
 
 
 def test_the_better_number_of_threads_stays():

@@ -1,0 +1,89 @@
+"""Numbers in the text of pages, by name: `<!--=NAME-->NUMBER<!--/-->`.
+
+A name is one of `computed`, or file and key of a value in a JSON file of docs/results, such as
+`growth.hidden_size`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import UserDict
+from collections.abc import Iterator
+from statistics import mean
+
+from experiments.benchmarks.growth import slopes_of
+from experiments.site.default_method import against_best, sent_in_a_round, tuned
+from experiments.site.guides import found_in
+from experiments.site.images import claims_counted
+from experiments.site.measured import RESULTS, of_page
+from experiments.site.tables import Column, columns_of
+
+CLAIMS = {
+    "fedta": ("fedta", "fedta_table1", "fedta_office", "fedta_with_prompts"),
+    "gldp": ("gldp", "gldp_table*", "gldp_mnist"),
+    "pfpl": ("pfpl", "pfpl_digits", "pfpl_pacs"),
+    "pfpl-100": ("pfpl", "pfpl_rounds"),
+}
+"""Page and benchmarks whose claims are counted under a name."""
+
+
+class Numbers(UserDict[str, str]):
+    """All numbers by name; JSON files are read when they are asked for."""
+
+    def __missing__(self, name: str) -> str:
+        stem, _, key = name.rpartition(".")
+        (file,) = RESULTS.rglob(f"{stem}.json")
+        value = json.loads(file.read_text())[key]
+        return f"{value:,.6g}" if isinstance(value, int | float) else str(value)
+
+
+def all_numbers() -> Numbers:
+    """Return the numbers of all pages."""
+    return Numbers(computed())
+
+
+def computed() -> Iterator[tuple[str, str]]:
+    """Yield the numbers that are computed from results, by name."""
+    for name, page, names in (
+        ("default", "default", "who_wins*"),
+        ("pieces", "default", "fedlean*"),
+        ("peers", "peers", "peers*"),
+        ("prototypes", "prototypes", "prototypes_[!f]*"),
+    ):
+        columns = columns_of(of_page(page, names))
+        yield f"{name}.parts", f"{len(columns)}"
+        yield f"{name}.data", f"{len({column.data for column in columns})}"
+        if name in ("default", "peers"):
+            of_mean, most = against_best(columns)
+            yield from ((f"{name}.best", f"{of_mean}"), (f"{name}.worst", f"{most:.1f}"))
+    yield from _seeds(columns_of(of_page("default", "seeds*")))
+    yield from _milan()
+    for name, (page, *benchmarks) in CLAIMS.items():
+        for answer, n in claims_counted(of_page(page, *benchmarks)).items():
+            yield f"{name}.{answer}", f"{n}"
+    for column in ("seconds", "memory_gb"):
+        for method, slope in slopes_of(found_in("performance/growth")["rows"], column).items():
+            yield f"growth.{column}.{method}", f"{slope:.2f}"
+
+
+def _seeds(columns: list[Column]) -> Iterator[tuple[str, str]]:
+    rows = [column.rows["fedlean"] for column in columns]
+    changes = [100 * row["MSE_sd"] / row["MSE"] for row in rows]
+    yield "seeds.parts", f"{len(changes)}"
+    yield "seeds.mean", f"{mean(changes):.1f}"
+    yield "seeds.most", f"{max(changes):.1f}"
+
+
+def _milan() -> Iterator[tuple[str, str]]:
+    (column,) = columns_of(of_page("milan", "federated"))
+    sent, own = sent_in_a_round(column), "fedlean, inputs of fuels"
+    yield "floats.methods", f"{len(sent)}"
+    for name in ("fuels", "fedlean"):
+        yield f"floats.{name}", f"{sent[name]:,.0f}"
+    yield "floats.own", f"{sent[own]:,.0f}"
+    yield "floats.below", f"{100 * (1 - column.mse(own) / column.mse('fuels')):.0f}"
+    pairs = tuned(of_page("milan", "federated", "federated_tuned")).values()
+    changes = [math.log(after["MSE"] / before["MSE"]) for before, after in pairs]
+    yield "tuned.methods", f"{len(changes)}"
+    yield "tuned.lower", f"{sum(change < 0 for change in changes)}"
