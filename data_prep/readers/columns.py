@@ -102,7 +102,9 @@ class KeyColumns:
         return name in given or _plain(str(name)) in TIMES | CELLS
 
 
-WITH_COMMA = r"^\s*[+-]?([0-9]+|[1-9][0-9]{0,2}(\.[0-9]{3})+)(,[0-9]+)?\s*$"
+WITH_COMMA = (
+    r"^\s*[+-]?([1-9][0-9]{0,2}(\.[0-9]{3})+(,[0-9]+)?|[0-9]+(,[0-9]+)?([eE][+-]?[0-9]+)?)\s*$"
+)
 """Numbers with a decimal comma or without, and separators of thousands, which follow no 0."""
 
 

@@ -32,7 +32,7 @@ MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"\xef\xbb\xbf": "utf-8-s
 
 MISSING = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "NIL", "n/a", "None", "#N/A", "-", "--",
            "#DIV/0!", "#VALUE!", "#REF!", "#NUM!", "#NAME?", "No data", "no data", "n.a.", "N.A.",
-           "n.d.", "k.A.", "s/d", "missing", "Missing"]  # fmt: skip
+           "n.d.", "k.A.", ".", "s/d", "missing", "Missing"]  # fmt: skip
 """What stands for a missing value."""
 
 log = StepLog("head")

@@ -20,11 +20,14 @@ from data_prep.readers.origin import Origin, StepLog
 from data_prep.readers.table import Table
 from data_prep.readers.units import UNIT_AFTER, canonical, common_unit, factors, units_after
 
-_POINT = r"^\s*[+-]?([0-9]+|[1-9][0-9]{0,2}(,[0-9]{3})+|[0-9]*\.)(\.?[0-9]+)?([eE][+-]?[0-9]+)?\s*$"
+_POINT = (
+    r"^\s*[+-]?([1-9][0-9]{0,2}(,[0-9]{3})+(\.[0-9]*)?"
+    r"|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?)\s*$"
+)
 # Not 1,234, whose comma may separate thousands: another number of digits, a 0, or both marks.
 _SURELY = (
     r"^\s*[+-]?([0-9]*,([0-9]{1,2}|[0-9]{4,})|0+,[0-9]+|[0-9]{4,},[0-9]+"
-    r"|[1-9][0-9]{0,2}(\.[0-9]{3})+,[0-9]+)\s*$"
+    r"|[1-9][0-9]{0,2}(\.[0-9]{3})+,[0-9]+|[0-9]+,[0-9]+[eE][+-]?[0-9]+)\s*$"
 )
 DOTTED_DATE = r"^\s*\d{1,2}\.\d{1,2}\.\d{2,4}\b"
 """Pattern of a date of countries that write decimal commas."""
@@ -44,7 +47,7 @@ UNIT_COLUMNS = frozenset({"unit", "units", "uom", "einheit", "unite", "unidad", 
 
 _SURELY_POINT = (
     r"^\s*[+-]?([1-9][0-9]{0,2}(,[0-9]{3})+\.[0-9]+|[0-9]*\.([0-9]{1,2}|[0-9]{4,})"
-    r"|0*\.[0-9]+)\s*$"
+    r"|0*\.[0-9]+|[0-9]*\.[0-9]+[eE][+-]?[0-9]+)\s*$"
 )
 
 MANY_GROUPED = 50

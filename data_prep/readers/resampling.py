@@ -247,7 +247,10 @@ def step_of_multiple(step: str, base: pd.Timedelta) -> pd.Timedelta:
 
 
 def _length_of_time(text: str) -> pd.Timedelta | None:
+    """Return a length; None if it is none, or a number without a unit, which may mean anything."""
     with suppress(ValueError):
+        if not re.search("[a-zA-Z:]", text):
+            return None
         length = pd.Timedelta(re.sub(r"^(?=[a-zA-Z])", "1", text))
         return length if length > pd.Timedelta(0) else None
     return None
