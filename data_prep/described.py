@@ -177,7 +177,7 @@ def step_text(minutes: float | None) -> str:
     for unit, length in (("day", 1440), ("hour", 60)):
         if minutes >= length and minutes % length == 0:
             return counted(int(minutes // length), unit)
-    return f"{minutes:g} minutes"
+    return f"{minutes:g} minutes" if minutes >= 0.1 else f"{60 * minutes:g} seconds"
 
 
 def zone_text(zone: str) -> str:

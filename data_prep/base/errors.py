@@ -335,7 +335,8 @@ def in_minutes(length: datetime.timedelta) -> str:
     days = length / datetime.timedelta(days=1)
     if days.is_integer():
         return counted(int(days), "day")
-    return f"{length / datetime.timedelta(minutes=1):g} minutes"
+    minutes = length / datetime.timedelta(minutes=1)
+    return f"{minutes:g} minutes" if minutes >= 0.1 else f"{60 * minutes:g} seconds"
 
 
 def slug(text: str) -> str:

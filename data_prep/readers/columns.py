@@ -152,8 +152,12 @@ def which_of(message: str, option: str, names: Sequence[str]) -> InputError:
     """Return an error that asks which of some columns to take, with the option for each."""
     shown = names[:6]
     choices = [Words(f"{{{option}}}", **{option: name}) for name in shown]
-    parts = [part for choice in choices for part in (" or ", choice)][1:]
-    return InputError(message % ", ".join(map(repr, shown)), "choose one: ", *parts)
+    return InputError(message % ", ".join(map(repr, shown)), "choose one: ", *either(choices))
+
+
+def either(choices: Sequence[Words]) -> list[str | Words]:
+    """Return words with " or " between them."""
+    return [part for choice in choices for part in (" or ", choice)][1:]
 
 
 def no_column(name: str, columns: Sequence[str] | pd.Index, origin: Origin) -> str:

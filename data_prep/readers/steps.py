@@ -18,8 +18,10 @@ from data_prep.base.limits import check_size
 from data_prep.cube import make_cube, with_places
 from data_prep.notices import warn_of_speeds_of_0
 from data_prep.readers.cells import ALL_BUT, whole_numbers
-from data_prep.readers.columns import cell_ids, factorize, numbers
+from data_prep.readers.columns import cell_ids, either, factorize, numbers
 from data_prep.readers.counters import increments, readings, refuse_levels
+from data_prep.readers.ids import MOST_AGAIN, SHOWN_CELLS, may_name_cells
+from data_prep.readers.join import FILE
 from data_prep.readers.options import TableOptions
 from data_prep.readers.origin import Origin, StepLog
 from data_prep.readers.places import read_places, read_properties
@@ -146,7 +148,7 @@ class _Rows:
             copies = self._copies(same)
             if copies.any() and not twice:
                 return self._without(copies).cube()
-            raise self._repeated(repeat, times, twice)
+            raise self._repeated(repeat, times, same, twice)
         if options.resampling is None and self.cell_at is not None:
             check_periods(axis.shown, axis.at, self.cells, cell_at, origin, options.gaps)
         if options.of_counters:
@@ -179,34 +181,40 @@ class _Rows:
         )
 
     def _repeated(
-        self, repeat: tuple[int, int], times: pd.DatetimeIndex, twice: Words | None
+        self,
+        repeat: tuple[int, int],
+        times: pd.DatetimeIndex,
+        same: np.ndarray,
+        twice: Words | None,
     ) -> InputError:
         """Return the error for two rows of one time and cell."""
         (first, second), origin = repeat, self.origin
-        files = Words("if each file is a cell, pass {cell:file}; else " if origin.stack else "")
-        if self.cell_at is None:
-            advice = twice or origin.either(
-                Words(
-                    "name the column of cells with {cell} if the table is long; else remove one, "
-                    "or pass {duplicates:sum} or {duplicates:mean}"
-                ),
-                "give df.reset_index() if the table is long; else remove one, or pass "
-                "duplicates='sum' or duplicates='mean' to open_cube(df, …)",
-            )
-            place = f"{origin.unit} {origin.number(first)}, expected one row per time; "
-            found = f"{origin.at(second)}: time {times[first]} is already in {place}"
-            return InputError(found, files, advice)
-        cell = self.cells[self.cell_at[first]]
-        return InputError(
-            f"{origin.at(second)}: time {times[first]}, cell {cell} is already in "
-            f"{origin.place(first)}, expected one row for each; ",
-            files if self.table.kind == "services" else "",
-            twice
-            or Words(
-                "remove one or pass {duplicates:sum} or {duplicates:mean}; if each row is an "
-                "event, count them with {resample:1h} {agg:count}"
-            ),
+        where = f"cell {self.cells[self.cell_at[first]]}" if self.table.kind == "long" else ""
+        found = (
+            f"{origin.at(second)}: time {', '.join(filter(None, (str(times[first]), where)))} is "
+            f"already in {origin.place(first)}, expected one row for each; "
         )
+        return InputError(found, *([twice] if twice else self._ways_to_merge(same)))
+
+    def _ways_to_merge(self, same: np.ndarray) -> list[str | Words]:
+        """Return advice on rows of one time and cell, which sums and means merge only if few."""
+        origin, table = self.origin, self.table
+        if not table.times:  # of a frame
+            long = "give df.reset_index() if the table is long; else remove one, or pass "
+            return [f"{long}duplicates='sum' or duplicates='mean' to open_cube(df, …)"]
+        ways: list[str | Words] = []
+        if origin.stack and FILE not in table:
+            known = table.cells if table.kind == "long" else ()
+            ways.append(Words("if files are cells, pass {cell}; ", cell=",".join((*known, FILE))))
+        if found := may_name_cells(table)[:SHOWN_CELLS]:
+            names = [Words("{cell}", cell=name) for name in found]
+            ways += ["if a column tells cells apart, pass ", *either(names), "; "]
+        few = len(same) - len(np.unique(same)) <= MOST_AGAIN * len(same)
+        merged = Words(" or pass {duplicates:sum} or {duplicates:mean}") if few else " in each case"
+        ways += ["remove one", merged]
+        if not few:
+            ways.append(Words("; if each row is an event, count them: {resample:1h} {agg:count}"))
+        return ways
 
     def _values(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield each variable's values, `(rows,)`, or `(rows, cells)` if columns are cells."""

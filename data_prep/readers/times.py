@@ -361,6 +361,7 @@ def regular_steps(
     length = usual_step(unique) if step is None else step
     uneven = np.flatnonzero(gaps % length.to_timedelta64())
     if uneven.size:
+        _refuse_months(unique, name)
         i = int(uneven[0])
         raise InputError(
             f"{name}: time steps are not even: {unique[i]} to {unique[i + 1]} is "
@@ -372,6 +373,18 @@ def regular_steps(
     check_size(BYTES_PER_STEP * n_steps, f"{name}: an axis of {n_steps} time steps")
     axis = pd.date_range(unique[0], unique[-1], freq=length)
     return axis, axis.get_indexer(times)
+
+
+def _refuse_months(unique: pd.DatetimeIndex, name: str) -> None:
+    """Refuse records of months or years, which are not equally long."""
+    months = np.diff(12 * unique.year + unique.month)
+    same = len(set(unique.day)) == 1 or bool(unique.is_month_end.all())
+    if same and len(set(unique.time)) == 1 and months.min() > 0:
+        what = "year" if not (months % 12).any() else "month"
+        raise InputError(
+            f"{name}: its records are a {what} or more apart, and {what}s are not equally long, "
+            "expected even steps; give records of days or weeks"
+        )
 
 
 def _to_even(gaps: np.ndarray, uneven: np.ndarray, length: pd.Timedelta) -> tuple[Words, ...]:
