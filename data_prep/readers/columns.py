@@ -16,7 +16,8 @@ from data_prep.readers.origin import Origin
 from data_prep.readers.written_times import TIME_LIKE
 
 TIMES = frozenset({
-    "time", "timestamp", "datetime", "date", "ds", "utc", "localtime", "starttime", "begintime",
+    "time", "timestamp", "datetime", "date", "ds", "ts", "utc",
+    "localtime", "starttime", "begintime",
     "startdate", "dateid", "timeid", "periodstarttime", "resulttime", "collecttime",
     "datum", "zeit", "uhrzeit", "zeitpunkt", "zeitstempel", "fecha", "fechahora", "hora", "heure",
     "horodatage", "data", "dataora", "ora", "periodo", "inicio", "时间", "日期", "时段",
@@ -55,7 +56,7 @@ CALENDAR = frozenset({
     "granularityperiodmin", "periodsec", "index", "rowid", "rownumber", "no", "nr", "hourid",
     "timeinterval", "reliability", "integrity", "id", "mdate", "wotag", "周期", "周期分钟",
     "integrationperiod", "periodointegracion",
-    "imsi", "msisdn", "imei", "imeisv",
+    "imsi", "msisdn", "imei", "imeisv", "offset", "partition",
 })  # fmt: skip
 LONGITUDES = frozenset({"lon", "lng", "long", "longitude"})
 LATITUDES = frozenset({"lat", "latitude"})
@@ -72,12 +73,13 @@ def _plain(name: str) -> str:
 
 
 def named(columns: Iterable[str], usual: frozenset[str]) -> list[str]:
-    """Return the columns whose name is a usual one.
+    """Return the columns whose name is a usual one, also of a field of an object.
 
-    >>> named(["Time", "HOUR", "v"], CALENDAR)
-    ['HOUR']
+    >>> named(["Time", "HOUR", "v", "message.hour"], CALENDAR)
+    ['HOUR', 'message.hour']
     """
-    return [column for column in columns if _plain(column) in usual]
+    fields = {c: c if " " in c else c.rpartition(".")[2] for c in columns}
+    return [c for c, field in fields.items() if {_plain(c), _plain(field)} & usual]
 
 
 def number_cells(names: Iterable[str]) -> bool:

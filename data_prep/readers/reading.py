@@ -44,7 +44,9 @@ from data_prep.readers.table import Table
 
 def read(raw: Path | pd.DataFrame, options: TableOptions) -> xr.Dataset:
     """Read a table, or several, as a cube."""
-    table = time_columns.apply(_one_table(raw, options), options)
+    table, given = _one_table(raw, options), options
+    options = options.of_joined
+    table = time_columns.apply(table, options)
     table = layout.apply(table, options)
     table = cells.apply(table, options).packed()
     try:
@@ -54,7 +56,7 @@ def read(raw: Path | pd.DataFrame, options: TableOptions) -> xr.Dataset:
         events = None if options.resampling else ask_for_events(e, table, given)
         raise events or e from (e if events else None)
     cube = cube if options.cells else cells.without_totals(cube, table.origin)
-    decided = dataclasses.replace(options, **table.decided)
+    decided = dataclasses.replace(given, **table.decided)
     cube = cube.assign_attrs(as_attribute("table", dataclasses.asdict(decided)))
     return places.add_sites(cube, Path(options.sites), options.crs) if options.sites else cube
 

@@ -297,7 +297,7 @@ def _refuse_steps(
         elif absent.mean() > MOST_ABSENT:
             reason = Words(
                 "if the records are at uneven times, put them into even steps with {resample} "
-                "{agg:mean} if they are levels, {agg:sum} if they are counts, {agg:total} if each "
+                "{agg:mean} if they are levels, {agg:sum} if they are counts, {agg:count} if each "
                 "row is an event; else ",
                 resample=frequency(longer_step(np.diff(axis[~absent]), axis[1] - axis[0])),
             )

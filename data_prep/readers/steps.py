@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,11 +22,10 @@ from data_prep.readers.cells import ALL_BUT, whole_numbers
 from data_prep.readers.columns import cell_ids, either, factorize, numbers
 from data_prep.readers.counters import increments, readings, refuse_levels
 from data_prep.readers.ids import MOST_AGAIN, SHOWN_CELLS, may_name_cells
-from data_prep.readers.join import FILE
-from data_prep.readers.options import TableOptions
+from data_prep.readers.options import FILE, TableOptions
 from data_prep.readers.origin import Origin, StepLog
 from data_prep.readers.places import read_places, read_properties
-from data_prep.readers.resampling import check_periods, check_steps
+from data_prep.readers.resampling import DAY, check_periods, check_steps
 from data_prep.readers.table import Table, is_text
 from data_prep.readers.time_axis import TimeAxis, may_be_shown_twice, place_times
 from data_prep.readers.times import EPOCH_SECONDS, read_times
@@ -133,6 +133,7 @@ class _Rows:
         times, zone = read_times(
             self.written_times, options.clock, origin, options.time_format, options.time_zone
         )
+        _ask_for_files(times, self.table, options)
         cell_at = np.zeros(len(times), dtype=np.int64) if self.cell_at is None else self.cell_at
         axis = place_times(times, cell_at, zone, origin, options)
         at = axis.at
@@ -294,6 +295,54 @@ class _Rows:
         span = slice(steps[0], steps[-1] + 1)
         whole = {name: own.values[span] for name, own in found.items()}
         return whole, dataclasses.replace(axis, steps=axis.steps[span])
+
+
+DATE = r"((19|20)\d\d)[-_. ]?(0[1-9]|1[0-2])(?:[-_. ]?([0-3]\d))?"
+DAY_FIRST = r"([0-3]\d)[-_. ]([01]\d)[-_. ]((?:20)?\d\d)"
+"""Patterns of a date in the name of a file, of a day or month."""
+
+
+def _ask_for_files(times: pd.DatetimeIndex, table: Table, options: TableOptions) -> None:
+    """Raise an error if files below each other are of one cell, and not named by their dates."""
+    origin = table.origin
+    of_one = table.kind == "services" or len(table.values) == 1
+    given = options.layout != "auto" or options.of_events or FILE in table
+    if not origin.stack or given or table.kind == "long" or not of_one:
+        return
+    at = origin.rows if origin.rows is not None else np.arange(len(times))
+    parts = np.searchsorted([start for start, _ in origin.stack], at, side="right") - 1
+    files = [part.name for _, part in origin.stack]
+    if all(_is_dated(file, times[parts == i]) for i, file in enumerate(files)):
+        return
+    raise InputError(
+        f"{origin.name}: {len(files)} tables ({some(files, 3)}) without a column of cells; ",
+        Words(
+            "pass {cell:file} if each is a cell, {layout} if they are spans of one cell",
+            layout=table.kind,
+        ),
+    )
+
+
+def _is_dated(file: str, times: pd.DatetimeIndex) -> bool:
+    """Return whether a file's name holds a date that is about that of its rows.
+
+    >>> day = pd.date_range("2024-05-10", periods=24, freq="h")
+    >>> [_is_dated(f, day) for f in ("a20240510.csv", "10.05.24.csv", "2024-05", "2023-05-10")]
+    [True, True, True, False]
+    """
+    dates = [(m[1], m[3], m[4]) for m in re.finditer(DATE, file)]
+    for first, second, year in re.findall(DAY_FIRST, file):
+        dates += [(year, second, first), (year, first, second)]
+    if not len(times):
+        return bool(dates)
+    for year, month, day in dates:
+        begin = pd.to_datetime(
+            f"{year[-2:]}-{month}-{day or '01'}", format="%y-%m-%d", errors="coerce"
+        )
+        end = begin + (pd.Timedelta(days=1) if day else pd.offsets.MonthEnd())
+        if begin <= times.max() + DAY and end >= times.min() - DAY:
+            return True
+    return False
 
 
 def _check_not_empty(n_rows: int, n_columns: int, origin: Origin) -> None:

@@ -395,7 +395,7 @@ def _to_even(gaps: np.ndarray, uneven: np.ndarray, length: pd.Timedelta) -> tupl
     step = length if len(uneven) <= len(gaps) / 4 else longer_step(gaps, length)
     resample = Words(
         "put the records into even steps with {resample} {agg:mean} if they are levels, {agg:sum} "
-        "if they are counts, {agg:total} if each row is an event",
+        "if they are counts, {agg:count} if each row is an event",
         resample=frequency(min(USUAL, key=lambda s: abs(s - length)) if is_close else step),
     )
     if length % pd.Timedelta("1D") or off > pd.Timedelta("1h"):

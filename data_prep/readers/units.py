@@ -36,7 +36,8 @@ _KPI = frozenset({
     "failures", "handover", "ho", "rrc", "erab", "rab", "availability", "avail", "load", "power",
     "energy", "entries", "exits", "entry", "exit", "inbound", "outbound", "boardings",
     "alightings", "passengers", "trips", "internet", "sms", "voice", "data", "payload", "pax",
-    "volte", "csfb", "kpi", "num", "avg", "max", "min", "active", "count", "downtime",
+    "volte", "csfb", "kpi", "num", "avg", "max", "min", "active", "count", "downtime", "var", "std",
+    "mcs", "rnti", "rb", "occupation", "debit", "vitesse", "geschwindigkeit", "verkehr",
 })  # fmt: skip
 """Words in names of what cells measure."""
 

@@ -1,12 +1,14 @@
 """What the reader advises is right when it is obeyed, and what it does not know it asks."""
 
-import re
+import json
 
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 
 from data_prep.base.errors import InputError
+from data_prep.preparation import open_again, preparation_of
 from data_prep.sets.table import read
 
 HOURS = pd.date_range("2024-05-10", periods=72, freq="h")
@@ -60,3 +62,141 @@ def test_months_and_years_are_refused_for_good(tmp_path, freq):
 def test_a_step_has_a_unit(tmp_path):
     path = save(tmp_path / "a.csv", {"a": [1.5, 2, 3]})
     assert "step is '15'" in question(path, start="2024-05-10", step="15")
+
+
+def week(path, first="2024-05-10", **columns):
+    """Save a table of a week of hours, of which each column is a function of the hour."""
+    times = pd.date_range(first, periods=168, freq="h")
+    hour = np.arange(168)
+    values = {
+        name: column(hour) if callable(column) else column for name, column in columns.items()
+    }
+    return save(path, {"time": times, **values})
+
+
+def test_stations_in_files_are_asked_for(tmp_path):
+    for i, first in enumerate(["2024-05-10", "2024-05-17"]):
+        week(
+            tmp_path / "weeks" / f"road{'AB'[i]}.csv",
+            first,
+            flow=lambda h, i=i: h % 24 + i,
+            speed=50,
+        )
+        week(
+            tmp_path / "two" / f"{'AB'[i]}.csv", flow=lambda h, i=i: h % 24 + i, height=lambda h: h
+        )
+        week(
+            tmp_path / "1" / f"{i}.csv",
+            **{"Number": lambda h: h + 1, "Ch 1": lambda h, i=i: h % 7 + i},
+        )
+    for name in ("weeks", "two"):
+        asked = question(tmp_path / name)
+        assert "pass --cell file if each" in asked
+        assert "--duplicates" not in asked
+        assert read(tmp_path / name, cell="file", allow_gaps=True).sizes["cell"] == 2
+    read(tmp_path / "weeks", layout="services", allow_gaps=True)
+    ds = read(tmp_path / "1", cell="file")
+    assert list(ds.data_vars) == ["Ch 1"]
+    assert ds["Ch 1"].values[0].tolist() == [0, 1]
+
+
+def test_files_of_a_cell_are_named_by_a_pattern(tmp_path):
+    for cell in "AB":
+        for day in (10, 11):
+            times = pd.date_range(f"2024-05-{day}", periods=24, freq="h")
+            save(tmp_path / "all" / f"{cell}_{day}.csv", {"time": times, "flow": 1.0, "speed": 2.5})
+    ds = read(tmp_path / "all", cell="file:(.+)_")
+    assert ds.sizes == {"time": 48, "cell": 2}
+    assert preparation_of(ds)["options"]["cell"] == "file:(.+)_"
+    again = open_again(tmp_path / "all", preparation_of(ds))
+    xr.testing.assert_identical(again["flow"], ds["flow"])
+    assert "nothing like 'C(.)'" in question(tmp_path / "all", cell="file:C(.)")
+    assert "give a valid pattern" in question(tmp_path / "all", cell="file:(")
+
+
+@pytest.mark.parametrize("dates", [("2024-05-10", "10.05.24"), ("2023-05-10", "2024-12")])
+def test_dates_in_names_of_files_agree_with_their_content(tmp_path, dates):
+    for date, day in zip(dates, (10, 11), strict=True):
+        times = pd.date_range(f"2024-05-{day}", periods=24, freq="h")
+        save(tmp_path / "all" / f"flow_{date}.csv", {"time": times, "flow": 1.0, "speed": 2.5})
+    if dates[0].startswith("2024"):
+        assert read(tmp_path / "all").sizes == {"time": 48, "cell": 1}
+    else:
+        assert "--cell file" in question(tmp_path / "all")
+
+
+def test_exports_that_overlap_are_joined_where_they_agree(tmp_path):
+    table = pd.DataFrame(
+        {"time": HOURS.repeat(2), "cell": ["a", "b"] * 72, "v": np.arange(144) % 7}
+    )
+    save(tmp_path / "all" / "export_1.csv", table[:120])
+    save(tmp_path / "all" / "export_2.csv", table)
+    ds = read(tmp_path / "all")
+    assert list(ds.data_vars) == ["v"]
+    assert ds["v"].values.ravel().tolist() == table["v"].tolist()
+    table.loc[3, "v"] = 99
+    save(tmp_path / "all" / "export_2.csv", table)
+    assert "other values in 1 of 120 rows" in question(tmp_path / "all")
+    save(tmp_path / "all" / "export_2.csv", table.assign(v=table["v"] + 1))
+    assert "pass --cell cell,file if each table is a cell, --layout long" in question(
+        tmp_path / "all"
+    )
+    assert list(read(tmp_path / "all", layout="long").data_vars) == ["export_1", "export_2"]
+    assert read(tmp_path / "all", cell="cell,file", allow_gaps=True).sizes["cell"] == 4
+
+
+def test_rows_without_times_are_counted_only_if_their_order_is_known(tmp_path):
+    numbers = np.random.default_rng(1).integers(0, 99, (50, 3))
+    (tmp_path / "n.csv").write_text("\n".join(",".join(map(str, row)) for row in numbers) + "\n")
+    counted = {"start": "2024-05-10", "step": "15min"}
+    assert "pass --no-header if they are values, --layout wide" in question(
+        tmp_path / "n.csv", **counted
+    )
+    assert (
+        read(tmp_path / "n.csv", no_header=True, **counted)["value"].values.tolist()
+        == numbers.tolist()
+    )
+    hours = ";".join(f"{hour}:00" for hour in range(24))
+    rows = [f"MQ_{c};" + ";".join(str(100 * c + hour) for hour in range(24)) for c in (1, 2)]
+    (tmp_path / "day.csv").write_text("\n".join([f"Name;{hours}", *rows, ""]))
+    assert "--step 1h --cell Name" in question(tmp_path / "day.csv")
+    counted = {"start": "2024-05-10", "step": "1h"}
+    assert "pass --cell Name if" in question(tmp_path / "day.csv", **counted)
+    ds = read(tmp_path / "day.csv", cell="Name", **counted)
+    assert ds["value"].values.tolist() == [[100 + hour, 200 + hour] for hour in range(24)]
+
+
+def test_events_are_counted_and_their_codes_not_added_up(tmp_path):
+    rng = np.random.default_rng(2)
+    times = pd.Timestamp("2024-05-10") + pd.to_timedelta(rng.integers(1, 9e6, 5000).cumsum(), "us")
+    codes = {"EventId": rng.integers(81, 84, 5000), "Parameter": rng.integers(1, 30, 5000)}
+    asked = question(save(tmp_path / "a.csv", {"time": times, "DeviceId": 7, **codes}))
+    assert "count them with --resample 1h --agg count" in asked
+    assert "total" not in asked
+    assert "mean" not in asked
+
+
+@pytest.mark.parametrize("small", [1e-3, 1.0])
+def test_quantities_of_a_cell_are_not_cells(tmp_path, small):
+    names = [
+        f"q{name}" for name in ("red", "blue", "cyan", "pink", "black", "white", "gray", "tan")
+    ]
+    sizes = np.geomspace(small, 1e5, 8)
+    columns = {n: (np.arange(168) + 1.5) * size for n, size in zip(names, sizes, strict=True)}
+    path = week(tmp_path / "a.csv", **columns)
+    if small < 1:
+        assert "of sizes too different for cells" in question(path)
+    else:
+        assert read(path).sizes["cell"] == 8
+
+
+def test_times_of_messages_and_of_their_content_are_asked_for(tmp_path):
+    messages = []
+    for i, time in enumerate(HOURS):
+        broker = {"timestamp": int(time.timestamp() * 1000) + 7, "offset": i}
+        messages.append({**broker, "value": {"ts": f"{time}Z", "load": i % 7}})
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, messages)))
+    assert "choose one: --time timestamp or --time value.ts" in question(tmp_path / "a.jsonl")
+    ds = read(tmp_path / "a.jsonl", time="value.ts")
+    assert list(ds.data_vars) == ["value"]
+    assert ds["value"].values.ravel().tolist() == [i % 7 for i in range(72)]
