@@ -242,19 +242,62 @@ def _without_slashes(table: Table) -> Table:
 
 
 def without_totals(ds: xr.Dataset, origin: Origin) -> xr.Dataset:
-    """Leave out cells that are named as totals, and are the sum or the mean of all others."""
+    """Leave out cells that are named as totals, and are the sum or the mean of all others.
+
+    Other cells that are the sum of some are kept, and said.
+    """
     ids = ds["cell"].to_numpy().astype(str)
     kept = np.ones(len(ids), dtype=bool)
     for at in np.flatnonzero([re.match(TOTAL, cell) is not None for cell in ids]):
         others = ds.isel(cell=np.delete(np.arange(len(ids)), at))
-        own = ds.isel(cell=at)
         sums, means = others.sum("cell", skipna=False), others.mean("cell", skipna=False)
-        if len(ids) > 2 and any(
-            all(_nearly(own[n], made[n]) for n in services_of(ds)) for made in (sums, means)
-        ):
+        if len(ids) > 2 and any(_is_made(ds.isel(cell=at), made) for made in (sums, means)):
             kept[at] = False
             log.warning(origin, f"cell {ids[at]} is left out: the total of the others")
-    return ds if kept.all() else ds.isel(cell=kept)
+    ds = ds if kept.all() else ds.isel(cell=kept)
+    for cell, parts in _sums(ds).items():
+        advice = Words("leave it out with {cells}", cells=f"{ALL_BUT}{cell}")
+        log.warning(origin, f"cell {cell} is the sum of {some(parts, 4)}, and kept; ", advice)
+    return ds
+
+
+MOST_SUMMED = 60
+"""Most cells among which sums are looked for."""
+
+SINGULAR = 1e-4
+"""Ratio of the singular values of cells of which one is the sum of others."""
+
+
+def _sums(ds: xr.Dataset) -> dict[str, list[str]]:
+    """Return the cells that are the sum of others, and these."""
+    name, *_ = services_of(ds)
+    rows = ds[name].to_numpy()[:SOME_STEPS]
+    rows = rows[np.isfinite(rows).all(axis=1)]
+    n = rows.shape[1]
+    if not 3 <= n <= MOST_SUMMED or len(rows) < 3 * n:
+        return {}
+    sizes = np.linalg.svd(rows, compute_uv=False)
+    if sizes[-1] > SINGULAR * sizes[0]:
+        return {}
+    from scipy.optimize import nnls  # slow to import
+
+    found = {}
+    for at, cell in enumerate(ds["cell"].to_numpy().astype(str)):
+        others = np.delete(np.arange(n), at)
+        parts = others[nnls(rows[:, others], rows[:, at])[0] > 0.5]
+        made = ds.isel(cell=parts).sum("cell", skipna=False)
+        if len(parts) > 1 and rows[:, parts].any(axis=0).all() and _is_made(ds.isel(cell=at), made):
+            found[cell] = ds["cell"].to_numpy()[parts].astype(str).tolist()
+    return found
+
+
+SOME_STEPS = 500
+"""Steps by which a sum of cells is found."""
+
+
+def _is_made(own: xr.Dataset, made: xr.Dataset) -> bool:
+    """Return whether a cell is as it would be if made of others, in each service."""
+    return all(_nearly(own[name], made[name]) for name in services_of(own))
 
 
 def _nearly(own: xr.DataArray, made: xr.DataArray) -> bool:

@@ -10,6 +10,7 @@ import polars as pl
 
 from data_prep.base.errors import Words
 from data_prep.readers.columns import CALENDAR, CELLS, named, which_of
+from data_prep.readers.flags import is_flag
 from data_prep.readers.origin import StepLog
 from data_prep.readers.table import Table, as_numbers, is_float, is_text, n_known
 from data_prep.readers.written_times import CLOCK_LIKE, are_times
@@ -65,7 +66,7 @@ def find_cells(table: Table) -> tuple[str, ...]:
     found: list[tuple[str, ...]] = [(c,) for c in usual]
     again = table.share_repeated(time, *usual) if repeats else 0.0
     if len(usual) != 1 or len(others) == 1 or again > MOST_AGAIN:
-        texts = [c for c in others if is_text(table[c]) and may_be_ids(table[c])]
+        texts = [c for c in others if is_text(table[c]) and may_be_ids(table[c]) and not is_flag(c)]
         candidates = list(dict.fromkeys([*usual, *texts]))
         found = _distinguishing(table, candidates)
         if len(found) > 1 or (not found and len(usual) > 1):
@@ -202,7 +203,8 @@ def may_name_cells(table: Table) -> list[str]:
     """Return the columns that may tell apart rows of one time and cell."""
     known = table.cells if table.kind == "long" else ()
     others = [c for c in table.names if c not in (table.time, *known)]
-    others = [c for c in others if 1 < n_known(table[c]) < len(table) and "," not in c]
+    others = [c for c in others if 1 < n_known(table[c]) < len(table)]
+    others = [c for c in others if "," not in c and not is_flag(c)]
     named_so = [c for c in others if is_text(table[c]) or is_named_id(c)]
     numbers = [c for c in table.names if c in table.values and not is_text(table[c])]
     others = named_so or [c for c in others if is_whole(table[c]) and numbers != [c]]

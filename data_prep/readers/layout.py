@@ -22,6 +22,7 @@ from data_prep.readers.columns import (
     written,
 )
 from data_prep.readers.events import COUNT, find_records
+from data_prep.readers.flags import is_flag
 from data_prep.readers.ids import cells_of, find_cells, is_named_id, may_be_values
 from data_prep.readers.options import CELL, TableOptions
 from data_prep.readers.origin import Origin, StepLog
@@ -222,7 +223,7 @@ def value_columns(table: Table, keys: Sequence[str], values: Sequence[str] | Non
 def _values_among(columns: list[str], table: Table) -> list[str]:
     """Leave out columns of the calendar, periods, places, days and ids, with a notice."""
     left = [c for c in without_calendar(columns) if c not in table.beside]
-    left = [c for c in left if not re.search(ID_NAME, c)]
+    left = [c for c in left if not (re.search(ID_NAME, c) or is_flag(c))]
     known = [c for c in columns if c not in left]
     if known and left:
         again = Words("pass {values} to choose columns")

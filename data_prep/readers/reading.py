@@ -7,7 +7,7 @@
 4. `numbers` and their units: decimal marks, thousands, units after numbers and in columns.
 5. `join`: several tables become one.
 6. `times`, in `time_columns`: one column of times, of its parts or counted.
-7. `layout`: the other columns: cells, values, services.
+7. `layout`: the other columns: cells, values, services; `flags` that spoil values.
 8. `cells`: ids, units of columns, `--cells`.
 9. `steps`: even steps in time and missing values: a cube.
 10. `places`: a table of sites.
@@ -27,6 +27,7 @@ from data_prep.preparation import as_attribute
 from data_prep.readers import (
     cells,
     decode,
+    flags,
     join,
     layout,
     numbers,
@@ -47,7 +48,7 @@ def read(raw: Path | pd.DataFrame, options: TableOptions) -> xr.Dataset:
     table, given = _one_table(raw, options), options
     options = options.of_joined
     table = time_columns.apply(table, options)
-    table = layout.apply(table, options)
+    table = flags.apply(layout.apply(table, options))
     table = cells.apply(table, options).packed()
     try:
         cube = steps.apply(table, options)

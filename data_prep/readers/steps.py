@@ -207,10 +207,10 @@ class _Rows:
         if origin.stack and FILE not in table:
             known = table.cells if table.kind == "long" else ()
             ways.append(Words("if files are cells, pass {cell}; ", cell=",".join((*known, FILE))))
-        if found := may_name_cells(table)[:SHOWN_CELLS]:
+        few = len(same) - len(np.unique(same)) <= MOST_AGAIN * len(same)
+        if not few and (found := may_name_cells(table)[:SHOWN_CELLS]):
             names = [Words("{cell}", cell=name) for name in found]
             ways += ["if a column tells cells apart, pass ", *either(names), "; "]
-        few = len(same) - len(np.unique(same)) <= MOST_AGAIN * len(same)
         merged = Words(" or pass {duplicates:sum} or {duplicates:mean}") if few else " in each case"
         ways += ["remove one", merged]
         if not few:

@@ -66,13 +66,13 @@ def apply(table: Table, options: TableOptions) -> Table:
 
 def _to_count(table: Table, options: TableOptions) -> list[str | Words]:
     """Return advice on counting the rows of a table whose rows may be in the order of time."""
-    cells, example = _texts_of_cells(table), "such as {start:2024-01-01T00:00} {step:1h}"
+    cells, example = _texts_of_cells(table), Words("{start:2024-01-01T00:00} {step:1h}")
     if not cells or options.cell in table:
-        return [Words(f" or, if there is none, give the first time and the step, {example}")]
+        return [" or, if there is none, give the first time and the step, such as ", example]
     if CLOCK not in table:
         return []
     of_cell = Words(" {cell}", cell=cells[0])
-    return [Words(f" or, for times of a day, give the first and the step, {example}"), of_cell]
+    return [" or, for times of a day, give the first and the step, such as ", example, of_cell]
 
 
 def _texts_of_cells(table: Table) -> list[str]:

@@ -37,7 +37,7 @@ _KPI = frozenset({
     "energy", "entries", "exits", "entry", "exit", "inbound", "outbound", "boardings",
     "alightings", "passengers", "trips", "internet", "sms", "voice", "data", "payload", "pax",
     "volte", "csfb", "kpi", "num", "avg", "max", "min", "active", "count", "downtime", "var", "std",
-    "mcs", "rnti", "rb", "occupation", "debit", "vitesse", "geschwindigkeit", "verkehr",
+    "mcs", "rnti", "rb", "points", "occupation", "debit", "vitesse", "geschwindigkeit", "verkehr",
 })  # fmt: skip
 """Words in names of what cells measure."""
 
@@ -157,7 +157,8 @@ def is_speed(name: str, unit: str) -> bool:
     >>> is_speed("v", "km/h"), is_speed("avg_speed", "1"), is_speed("DL Speed", "Mbit/s")
     (True, True, False)
     """
-    return unit in UNITS_OF_SPEED or (unit == "1" and "speed" in name.lower())
+    named_so = re.search(r"(?i)speed|geschwindigkeit|vitesse|^v_(kfz|pkw|lkw)", name)
+    return unit in UNITS_OF_SPEED or (unit == "1" and named_so is not None)
 
 
 def is_level(name: str, unit: str) -> bool:

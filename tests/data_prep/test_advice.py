@@ -200,3 +200,46 @@ def test_times_of_messages_and_of_their_content_are_asked_for(tmp_path):
     ds = read(tmp_path / "a.jsonl", time="value.ts")
     assert list(ds.data_vars) == ["value"]
     assert ds["value"].values.ravel().tolist() == [i % 7 for i in range(72)]
+
+
+@pytest.mark.parametrize(
+    ("flag", "good", "bad"),
+    [
+        ("Reliability", "Reliable", "Unreliable"), ("suspect", "false", "true"), ("valid", 1, 0),
+        ("flow-status", "ok", "Error"), ("speed status", "ok", "Error"), ("% Observed", 100, 75),
+    ],
+)  # fmt: skip
+def test_a_flag_that_spoils_a_value_makes_it_missing(tmp_path, caplog, flag, good, bad):
+    flags = [good] * 168
+    flags[5] = flags[9] = bad
+    path = week(tmp_path / "a.csv", flow=lambda h: h % 24, speed=50.5, **{flag: flags})
+    ds = read(path)
+    assert set(ds.data_vars) == {"flow", "speed"}
+    spoilt = np.flatnonzero(ds["flow"].isnull()).tolist()
+    assert spoilt == ([] if flag == "speed status" else [5, 9])
+    assert f"{2 if 'status' in flag else 4} values are spoilt by {flag!r}" in caplog.text
+    if flag == "% Observed":
+        assert not read(path, values=f"flow,{flag}", layout="services")["flow"].isnull().any()
+
+
+def test_a_speed_of_minus_one_is_none(tmp_path, caplog):
+    columns = {"flow": lambda h: h % 24, "speed": lambda h: np.where(h % 24, 50.5, -1)}
+    ds = read(week(tmp_path / "a.csv", **columns))
+    assert int(ds["speed"].isnull().sum()) == 7
+    assert "7 values are spoilt as speeds of -1" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["Both", "Total"])
+def test_the_sum_of_cells_is_found_whatever_its_name(tmp_path, caplog, name):
+    rng = np.random.default_rng(4)
+    cells = {cell: rng.integers(0, 90, 168) for cell in ("North", "South", "East")}
+    cells[name] = cells["North"] + cells["South"] + (cells["East"] if name == "Total" else 0)
+    table = pd.DataFrame(cells, pd.date_range("2024-05-10", periods=168, freq="h"))
+    table = table.stack().rename_axis(["time", "cell"]).rename("flow").reset_index()
+    ds = read(save(tmp_path / "a.csv", table))
+    assert ds.sizes["cell"] == (3 if name == "Total" else 4)
+    text = "the sum of North, South, and kept; leave it out with cells='not:Both'"
+    assert ("cell Total is left out" if name == "Total" else text) in caplog.text
+    caplog.clear()
+    read(save(tmp_path / "a.csv", table[table["cell"] != name]))
+    assert "sum of" not in caplog.text
