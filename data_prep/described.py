@@ -177,7 +177,7 @@ def step_text(minutes: float | None) -> str:
     for unit, length in (("day", 1440), ("hour", 60)):
         if minutes >= length and minutes % length == 0:
             return counted(int(minutes // length), unit)
-    return f"{minutes:g} minutes"
+    return f"{minutes:g} minutes" if minutes >= 0.1 else f"{60 * minutes:g} seconds"
 
 
 def zone_text(zone: str) -> str:
@@ -377,9 +377,10 @@ def _table(path: Path) -> Description:
                 ds = read(path, **options)
             break
         except InputError as e:
-            if e.names("allow_gaps") and not options.get("allow_gaps"):
+            asks = e.names("clock") or e.names("resample") or e.names("cell")
+            if e.names("allow_gaps") and not (asks or "allow_gaps" in options):
                 options["allow_gaps"] = True
-            elif e.names("duplicates") and not (e.names("clock") or "duplicates" in options):
+            elif e.names("duplicates") and not (asks or "duplicates" in options):
                 options["duplicates"] = "mean"
             else:
                 return _unclear(path, e, notes)
@@ -394,8 +395,10 @@ def _table(path: Path) -> Description:
         empty = ds[next(iter(profiles))].isnull().all("time").to_numpy()
         cells = ",".join(map(str, ds["cell"].to_numpy()[empty]))
         words += ["--cells", f"not:{cells}"] if cells else []
-    if next(iter(profiles.values()), {}).get("counters") and about["step_minutes"]:
+    counters = [name for name, found in profiles.items() if found["counters"]]
+    if counters and counters[0] == next(iter(profiles)) and about["step_minutes"]:
         words += ["--resample", f"{about['step_minutes']:g}min", "--agg", "increase"]
+        words += ["--values", ",".join(counters)] if len(about["services"]) > 1 else []
     about |= {"profile": profiles, "problems": problems, **notes_of(notes)}
     text = "\n\n".join([*parts, preview(ds)])
     return Description("table", about, text, _forecast(path, about, words), ds)
@@ -407,13 +410,13 @@ def _unclear(path: Path, error: InputError, notes: Sequence[Note]) -> Descriptio
     from data_prep.readers.options import TableOptions
 
     question, kind = error.typed, "table, not clear without options"
-    more = (
-        f"stforecast prepare table --raw {quote(str(path))} --dry-run, with the option named above"
-    )
-    if error.names("object_class"):
+    more = ""
+    if error.offers:
+        more = f"stforecast prepare table --raw {quote(str(path))} {error.offers[0]} --dry-run"
+    if error.names("object_class") or not path.is_file() or path.suffix.lower() == ".zip":
+        if not more:
+            raise error
         return Description(kind, {"problem": question, **notes_of(notes)}, question, more)
-    if not path.is_file() or path.suffix.lower() == ".zip":
-        raise error
     df, _ = read_table(path, options=TableOptions(no_header=error.names("no_header")))
     columns = {str(name): str(column.iloc[0]) for name, column in df.items()} if len(df) else {}
     about = {"rows": len(df), "columns": columns, "problem": question, **notes_of(notes)}

@@ -145,6 +145,30 @@ class InputError(ValueError):
         """The message, with options as one types them in a shell."""
         return escaped("".join(map(for_command, self.parts)))
 
+    @property
+    def offers(self) -> list[str]:
+        """Options with values that the message offers; those that stand together are one offer.
+
+        >>> InputError("pass ", Words("{agg:mean} {step:1h} or {sheet}")).offers
+        ['--agg mean --step 1h']
+        """
+        found: list[list[str]] = [[]]
+        for piece in _pieces(self.parts):
+            if isinstance(piece, _Option) and piece.value is not None:
+                found[-1].append(piece.typed)
+            elif str(piece).strip():
+                found.append([])
+        return [" ".join(options) for options in found if options]
+
+
+def _pieces(parts: Iterable[object]) -> Iterator[object]:
+    """Yield the texts and options of parts of a message."""
+    for part in parts:
+        if isinstance(part, Words | InputError):
+            yield from _pieces(part.parts)
+        else:
+            yield part
+
 
 def for_command(value: Any) -> Any:
     """Return the text of words or of an error as the user of the command types it.
@@ -335,7 +359,8 @@ def in_minutes(length: datetime.timedelta) -> str:
     days = length / datetime.timedelta(days=1)
     if days.is_integer():
         return counted(int(days), "day")
-    return f"{length / datetime.timedelta(minutes=1):g} minutes"
+    minutes = length / datetime.timedelta(minutes=1)
+    return f"{minutes:g} minutes" if minutes >= 0.1 else f"{60 * minutes:g} seconds"
 
 
 def slug(text: str) -> str:

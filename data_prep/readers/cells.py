@@ -17,7 +17,7 @@ from data_prep.readers.options import CELL, TableOptions
 from data_prep.readers.origin import Origin, StepLog
 from data_prep.readers.rows import TOTAL
 from data_prep.readers.table import Table, is_text
-from data_prep.readers.units import common_unit, factor, unit_of, without_unit
+from data_prep.readers.units import common_unit, factor, unit_of, with_unit, without_unit
 
 log, units_log = StepLog("cells"), StepLog("units")
 
@@ -27,7 +27,7 @@ _WHOLE_NUMBER = r"^(0|[1-9][0-9]{0,17})$"
 def apply(table: Table, options: TableOptions) -> Table:
     """Return a table with one column of the chosen cells, or with their columns, and all units."""
     if table.kind == "wide":
-        table = _chosen_columns(_with_units(_in_one_unit(table), options), options)
+        table = _chosen_columns(_with_units(table, options), options)
         ids = [*table.values]
     else:
         table = _without_slashes(_with_units(_with_written_ids(table, options), options))
@@ -144,50 +144,87 @@ def _among(part: str, known: dict[str, Any], name: str) -> set[Any]:
     )
 
 
-def _in_one_unit(table: Table) -> Table:
-    """Convert columns of cells whose values are written in several units to one.
+def _with_units(table: Table, options: TableOptions) -> Table:
+    """Return a table with the unit of each variable, in the given one if any.
+
+    Columns of cells are of one variable, and in one unit.
 
     Raises:
-        InputError: if these do not convert, or some have none.
+        InputError: if values do not convert to it, or those of cells not to one.
     """
-    cells, units = table.values, table.units
-    # One letter in brackets, as in Bridge (S), may be a direction.
-    if not any(map(units.get, cells)) and not all(len(unit_of(c)) > 1 for c in cells):
-        return table
-    own = {c: units.get(c) or unit_of(c) for c in cells}
-    own = {c: unit for c, unit in own.items() if unit or (table[c].fill_null(0) != 0).any()}
-    if len(set(own.values())) == 1:
-        return table
+    own = {c: table.units.get(c) or unit_of(c) for c in table.values}
+    if table.kind == "wide":
+        own = _units_of_cells(table, own)
+    to = own
+    if options.units == "1" and table.kind == "wide":
+        to = dict.fromkeys(own, _one_unit(own, table.origin))
+    elif options.units != "1":
+        to = dict.fromkeys(own, options.units)
+        if table.kind != "wide" and not all(own.values()) and len(own) > 1:
+            units_log.warning(
+                table.origin,
+                f"{options.units} is taken as the unit of {some(table.values)}; if that of one "
+                "only, write units into the names of columns, such as 'speed (km/h)'",
+            )
+    table, known = _converted(table, own, to), [f"{c}: {unit}" for c, unit in to.items() if unit]
+    if table.kind == "wide":
+        unit = next(iter(to.values()), "") or "1"
+        known = [f"{options.name}: {unit}"] if unit != "1" else []
+        table = table.with_(units={options.name: unit})
+    if known and options.units == "1":
+        other = Words("pass {units} to convert them")
+        units_log.info(table.origin, f"units {some(known, 5)}; ", other)
+    units = {*table.units.values()}
+    return table.deciding(units=units.pop()) if len(units) == 1 else table
+
+
+def _units_of_cells(table: Table, own: dict[str, str]) -> dict[str, str]:
+    """Return the units of columns of cells with a value other than 0, which is 0 in any unit.
+
+    If each has one letter in brackets, as in Bridge (S), these may be directions.
+    """
+    if not any(map(table.units.get, own)) and max(map(len, own.values()), default=0) < 2:
+        return dict.fromkeys(own, "")
+    return {c: u for c, u in own.items() if u or (table[c].fill_null(0) != 0).any()}
+
+
+def _one_unit(own: dict[str, str], origin: Origin) -> str:
+    """Return the one unit to which those of columns of cells convert."""
     first: dict[str, str] = {}
     for cell, unit in own.items():
         first.setdefault(unit, cell)
+    if len(first) < 2:
+        return next(iter(first), "")
     shown = some((f"{unit or 'no unit'} ({cell!r})" for unit, cell in first.items()), 6)
-    name = table.origin.name
     if (to := common_unit(sorted(first))) is None:
-        raise InputError(f"{name}: columns of cells are in {shown}; write one unit for all")
-    units_log.warning(name, f"columns of cells are in {shown}; converted to {to}")
-    scaled = [table[c] * factor(unit, to) for c, unit in own.items() if unit != to]
-    return table.with_columns(*scaled).with_(units={**units, **dict.fromkeys(cells, to)})
-
-
-def _with_units(table: Table, options: TableOptions) -> Table:
-    """Return a table with the unit of each variable: the given one, else by names or a row."""
-    wide, given = table.kind == "wide", options.units
-    found = {c: table.units.get(c) or unit_of(c) or "1" for c in table.values}
-    if given != "1" and not wide and len(found) > 1:
-        units_log.warning(
-            table.origin,
-            f"{given} is taken as the unit of {some(table.values)}; if that of one only, "
-            "write units into the names of columns, such as 'speed (km/h)'",
+        known = [unit for unit in first if unit]
+        more = Words(", or pass {units} if all are in it", units=known[0])
+        raise InputError(
+            f"{origin.name}: columns of cells are in {shown}; write one unit for all",
+            more if len(known) == 1 else "",
         )
-    if wide:
-        common = set(found.values())
-        found = {options.name: common.pop() if len(common) == 1 else "1"}
-    known = [f"{c}: {unit}" for c, unit in found.items() if unit != "1"]
-    if known and given == "1":
-        other = Words("pass {units} for others")
-        units_log.info(table.origin, f"units {some(known, 5)}; ", other)
-    return table.with_(units=found if given == "1" else dict.fromkeys(found, given))
+    units_log.warning(origin, f"columns of cells are in {shown}; converted to {to}")
+    return to
+
+
+def _converted(table: Table, own: dict[str, str], to: dict[str, str]) -> Table:
+    """Return values in other units, also in the names of services; unknown units are given ones."""
+    columns, names = [], {}
+    for c, unit in own.items():
+        try:
+            size = factor(unit, to[c]) if unit else 1.0
+        except InputError as e:
+            raise InputError(
+                f"{table.origin.name}: column {c!r} is in {unit}, which does not convert to "
+                f"{to[c]}; ",
+                Words("choose columns with {values}, or leave out {units}", units=to[c]),
+            ) from e
+        columns += [table[c] * size] if size != 1 else []
+        if size != 1 and unit_of(c) and table.kind != "wide":
+            names[c] = with_unit(c, to[c])
+            units_log.warning(table.origin, f"{c!r} is converted to {names[c]!r}")
+    units = {c: unit or "1" for c, unit in to.items()}
+    return table.with_columns(*columns).with_(units=units).rename(names)
 
 
 def _without_slashes(table: Table) -> Table:
@@ -205,19 +242,62 @@ def _without_slashes(table: Table) -> Table:
 
 
 def without_totals(ds: xr.Dataset, origin: Origin) -> xr.Dataset:
-    """Leave out cells that are named as totals, and are the sum or the mean of all others."""
+    """Leave out cells that are named as totals, and are the sum or the mean of all others.
+
+    Other cells that are the sum of some are kept, and said.
+    """
     ids = ds["cell"].to_numpy().astype(str)
     kept = np.ones(len(ids), dtype=bool)
     for at in np.flatnonzero([re.match(TOTAL, cell) is not None for cell in ids]):
         others = ds.isel(cell=np.delete(np.arange(len(ids)), at))
-        own = ds.isel(cell=at)
         sums, means = others.sum("cell", skipna=False), others.mean("cell", skipna=False)
-        if len(ids) > 2 and any(
-            all(_nearly(own[n], made[n]) for n in services_of(ds)) for made in (sums, means)
-        ):
+        if len(ids) > 2 and any(_is_made(ds.isel(cell=at), made) for made in (sums, means)):
             kept[at] = False
             log.warning(origin, f"cell {ids[at]} is left out: the total of the others")
-    return ds if kept.all() else ds.isel(cell=kept)
+    ds = ds if kept.all() else ds.isel(cell=kept)
+    for cell, parts in _sums(ds).items():
+        advice = Words("leave it out with {cells}", cells=f"{ALL_BUT}{cell}")
+        log.warning(origin, f"cell {cell} is the sum of {some(parts, 4)}, and kept; ", advice)
+    return ds
+
+
+MOST_SUMMED = 60
+"""Most cells among which sums are looked for."""
+
+SINGULAR = 1e-4
+"""Ratio of the singular values of cells of which one is the sum of others."""
+
+
+def _sums(ds: xr.Dataset) -> dict[str, list[str]]:
+    """Return the cells that are the sum of others, and these."""
+    name, *_ = services_of(ds)
+    rows = ds[name].to_numpy()[:SOME_STEPS]
+    rows = rows[np.isfinite(rows).all(axis=1)]
+    n = rows.shape[1]
+    if not 3 <= n <= MOST_SUMMED or len(rows) < 3 * n:
+        return {}
+    sizes = np.linalg.svd(rows, compute_uv=False)
+    if sizes[-1] > SINGULAR * sizes[0]:
+        return {}
+    from scipy.optimize import nnls  # slow to import
+
+    found = {}
+    for at, cell in enumerate(ds["cell"].to_numpy().astype(str)):
+        others = np.delete(np.arange(n), at)
+        parts = others[nnls(rows[:, others], rows[:, at])[0] > 0.5]
+        made = ds.isel(cell=parts).sum("cell", skipna=False)
+        if len(parts) > 1 and rows[:, parts].any(axis=0).all() and _is_made(ds.isel(cell=at), made):
+            found[cell] = ds["cell"].to_numpy()[parts].astype(str).tolist()
+    return found
+
+
+SOME_STEPS = 500
+"""Steps by which a sum of cells is found."""
+
+
+def _is_made(own: xr.Dataset, made: xr.Dataset) -> bool:
+    """Return whether a cell is as it would be if made of others, in each service."""
+    return all(_nearly(own[name], made[name]) for name in services_of(own))
 
 
 def _nearly(own: xr.DataArray, made: xr.DataArray) -> bool:

@@ -16,7 +16,8 @@ from data_prep.readers.origin import Origin
 from data_prep.readers.written_times import TIME_LIKE
 
 TIMES = frozenset({
-    "time", "timestamp", "datetime", "date", "ds", "utc", "localtime", "starttime", "begintime",
+    "time", "timestamp", "datetime", "date", "ds", "ts", "utc",
+    "localtime", "starttime", "begintime",
     "startdate", "dateid", "timeid", "periodstarttime", "resulttime", "collecttime",
     "datum", "zeit", "uhrzeit", "zeitpunkt", "zeitstempel", "fecha", "fechahora", "hora", "heure",
     "horodatage", "data", "dataora", "ora", "periodo", "inicio", "时间", "日期", "时段",
@@ -55,7 +56,7 @@ CALENDAR = frozenset({
     "granularityperiodmin", "periodsec", "index", "rowid", "rownumber", "no", "nr", "hourid",
     "timeinterval", "reliability", "integrity", "id", "mdate", "wotag", "周期", "周期分钟",
     "integrationperiod", "periodointegracion",
-    "imsi", "msisdn", "imei", "imeisv",
+    "imsi", "msisdn", "imei", "imeisv", "offset", "partition",
 })  # fmt: skip
 LONGITUDES = frozenset({"lon", "lng", "long", "longitude"})
 LATITUDES = frozenset({"lat", "latitude"})
@@ -72,12 +73,13 @@ def _plain(name: str) -> str:
 
 
 def named(columns: Iterable[str], usual: frozenset[str]) -> list[str]:
-    """Return the columns whose name is a usual one.
+    """Return the columns whose name is a usual one, also of a field of an object.
 
-    >>> named(["Time", "HOUR", "v"], CALENDAR)
-    ['HOUR']
+    >>> named(["Time", "HOUR", "v", "message.hour"], CALENDAR)
+    ['HOUR', 'message.hour']
     """
-    return [column for column in columns if _plain(column) in usual]
+    fields = {c: c if " " in c else c.rpartition(".")[2] for c in columns}
+    return [c for c, field in fields.items() if {_plain(c), _plain(field)} & usual]
 
 
 def number_cells(names: Iterable[str]) -> bool:
@@ -102,7 +104,9 @@ class KeyColumns:
         return name in given or _plain(str(name)) in TIMES | CELLS
 
 
-WITH_COMMA = r"^\s*[+-]?([0-9]+|[1-9][0-9]{0,2}(\.[0-9]{3})+)(,[0-9]+)?\s*$"
+WITH_COMMA = (
+    r"^\s*[+-]?([1-9][0-9]{0,2}(\.[0-9]{3})+(,[0-9]+)?|[0-9]+(,[0-9]+)?([eE][+-]?[0-9]+)?)\s*$"
+)
 """Numbers with a decimal comma or without, and separators of thousands, which follow no 0."""
 
 
@@ -150,8 +154,12 @@ def which_of(message: str, option: str, names: Sequence[str]) -> InputError:
     """Return an error that asks which of some columns to take, with the option for each."""
     shown = names[:6]
     choices = [Words(f"{{{option}}}", **{option: name}) for name in shown]
-    parts = [part for choice in choices for part in (" or ", choice)][1:]
-    return InputError(message % ", ".join(map(repr, shown)), "choose one: ", *parts)
+    return InputError(message % ", ".join(map(repr, shown)), "choose one: ", *either(choices))
+
+
+def either(choices: Sequence[Words]) -> list[str | Words]:
+    """Return words with " or " between them."""
+    return [part for choice in choices for part in (" or ", choice)][1:]
 
 
 def no_column(name: str, columns: Sequence[str] | pd.Index, origin: Origin) -> str:

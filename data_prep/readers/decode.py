@@ -12,19 +12,11 @@ import polars as pl
 
 from data_prep.base.errors import InputError, Words, as_text, counted, no_file, reading
 from data_prep.base.limits import check_expansion
-from data_prep.readers.formats import Format, Part, format_of, suffixes
+from data_prep.readers.formats import Format, Part, format_of, names_table, suffixes
 from data_prep.readers.numbers import decide_decimal, to_numbers
 from data_prep.readers.options import TableOptions
 from data_prep.readers.origin import Origin, StepLog
 from data_prep.readers.table import Table, from_pandas, without_nan
-
-PANDAS = {
-    ".xls": "read_excel", ".ods": "read_excel", ".xlsb": "read_excel",
-    ".xml": "read_xml", ".html": "read_html", ".orc": "read_orc", ".dta": "read_stata",
-    ".sav": "read_spss", ".sas7bdat": "read_sas", ".xpt": "read_sas",
-}  # fmt: skip
-"""Functions of pandas for other kinds of files."""
-
 
 log = StepLog("decode")
 
@@ -79,7 +71,10 @@ def read_part(part: Part, options: TableOptions, keys: Container[str]) -> Table:
     width = counted(len(table.names), "column")
     log.note(part.name, f"{found.how.removeprefix('as ')}: {len(table):,} rows of {width}")
     if found.typed:
-        table = table.with_(columns=without_nan(table.columns), typed=True)
+        seconds = table.columns.select(pl.col(pl.Duration).dt.total_microseconds() / 1e6)
+        units = {**table.units, **dict.fromkeys(seconds.columns, "s")}
+        columns = without_nan(table.columns.with_columns(seconds))
+        table = table.with_(columns=columns, typed=True, units=units)
     return table.with_(name=part.name)
 
 
@@ -93,21 +88,16 @@ def checked_format(path: Path, content: bytes | None = None) -> type[Format]:
         raise no_file(path, "table", f"give one of {', '.join(suffixes())}")
     if as_text(str(path)) != str(path):
         raise InputError(f"{path}: this name is not UTF-8, expected UTF-8 for a table; rename it")
-    if (found := format_of(path, content)) is None:
+    if (found := format_of(path, content)) is None and names_table(path.name):
+        raise InputError(
+            f"{path.name}: no table of a known kind; export it as another, such as CSV"
+        )
+    if found is None:
         raise InputError(
             f"{path.name}: unknown kind of file {path.suffix!r}, expected one of "
-            f"{', '.join(suffixes())}; {_other_ways(path)}"
+            f"{', '.join(suffixes())}; export it as one of them, such as CSV"
         )
     return found
-
-
-def _other_ways(path: Path) -> str:
-    """Return how to read a file of another kind: by pandas, if it knows it."""
-    reader = PANDAS.get(path.suffix.lower())
-    if reader is None:
-        return "save the table as one of them"
-    saved = f"{path.stem}.parquet"
-    return f"convert it in Python: pandas.{reader}({str(path)!r}).to_parquet({saved!r})"
 
 
 @contextmanager

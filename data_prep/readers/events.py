@@ -24,6 +24,7 @@ from data_prep.readers.ids import (
 from data_prep.readers.options import CELL, TableOptions
 from data_prep.readers.origin import StepLog
 from data_prep.readers.table import Table, is_text, n_known
+from data_prep.readers.units import is_service
 
 COUNT = "count"
 """Name of the number of records of a step and cell."""
@@ -33,7 +34,8 @@ END = r"(?i)^(end(ed)?|stop|to|dest(ination)?|drop-?off|do)[_ ]*(?=.{2})"
 
 END_TIME = r"(?i)(^|[^a-z])(end|ended|stop|finish|finished|drop-?off|release|ende|fin)([^a-z]|$)"
 DURATION = r"(?i)duration|dauer|durée|duracion|holding.?time|trip.?(seconds|time)|elapsed"
-"""Patterns of names of the end and of the length of an event."""
+AMOUNT = r"(?i)fare|cost|price|amount|distance|miles|km|weight|length|tip|toll|total"
+"""Patterns of names of the end, of the length and of amounts of an event."""
 
 MOST_FILLED = 0.5
 """Share of times and cells with a row up to which rows at even times may be events."""
@@ -136,7 +138,7 @@ def ask_for_events(error: InputError, table: Table, cell: str) -> InputError | N
     unnamed = cell == CELL and (cell not in table or table.kind == "services")
     cells = cells_of_events(table) if unnamed else []
     others = [c for c in table.names if c not in table.cells and not _is_place(c)]
-    numbers = [c for c in others if table[c].dtype.is_numeric()]
+    numbers = [c for c in others if table[c].dtype.is_numeric() and _adds_up(c)]
     total = Words(", add up their values with {resample:1h} {agg:total}") if numbers else ""
     which: list[str | Words] = []
     if len(cells) > 1:
@@ -146,15 +148,21 @@ def ask_for_events(error: InputError, table: Table, cell: str) -> InputError | N
         Words("count them with {resample:1h} {agg:count}"),
         total,
         *which,
-        "; if they are none: ",
-        error,
+        *([] if "names events" in sign else ["; if they are none: ", error]),
     )
+
+
+def _adds_up(column: str) -> bool:
+    """Return whether a column is named like a quantity of events, not like a code."""
+    return is_service(column) or any(re.search(pattern, column) for pattern in (DURATION, AMOUNT))
 
 
 def _sign_of_event(table: Table) -> str:
     """Return what shows that each row is an event: its own id, its end, or how long it lasts."""
     for c in (c for c in table.names if c != table.time):
         column = table[c]
+        if re.search(r"(?i)(^|[^a-z])event", c) and 1 < 10 * n_known(column) <= len(table):
+            return f"column {c!r} names events"
         known = not column.null_count() and len(table) > 1
         if re.search(ID_NAME, c) and known and not table.repeats(c):
             return f"each has its own {c!r}"

@@ -32,7 +32,7 @@ MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"\xef\xbb\xbf": "utf-8-s
 
 MISSING = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "NIL", "n/a", "None", "#N/A", "-", "--",
            "#DIV/0!", "#VALUE!", "#REF!", "#NUM!", "#NAME?", "No data", "no data", "n.a.", "N.A.",
-           "n.d.", "k.A.", "s/d", "missing", "Missing"]  # fmt: skip
+           "n.d.", "k.A.", ".", "s/d", "missing", "Missing"]  # fmt: skip
 """What stands for a missing value."""
 
 log = StepLog("head")
@@ -140,6 +140,13 @@ def is_data(row: Sequence[str], width: int) -> bool:
     return not others or any(numbers)
 
 
+def _is_like(row: Sequence[str], data: Sequence[str]) -> bool:
+    """Return whether a row has a time where a row of data has one, and more fields."""
+    at = [i for i, field in enumerate(data) if re.match(TIME_LIKE, field)]
+    timed = len(row) >= len(data) and bool(at) and all(re.match(TIME_LIKE, row[i]) for i in at)
+    return timed and sum(map(bool, row)) > len(at)
+
+
 def _goes_on(rows: Sequence[Sequence[str]], width: int) -> bool:
     """Return whether the next row that is not empty may be one of data, as after no title."""
     return is_data(next((row for row in rows if any(f.strip() for f in row)), []), width)
@@ -151,6 +158,8 @@ def find_head(rows: Sequence[Sequence[str]], name: str, unit: str) -> Head:
     data = [i for i, row in enumerate(rows) if is_data(row, width)]
     alone = [i for i in data if sum(map(bool, rows[i])) == 1 and not _goes_on(rows[i + 1 :], width)]
     first = next((i for i in data if i not in alone), next(iter(data), None))
+    while first and _is_like(rows[first - 1], rows[first]):  # It has no value.
+        first -= 1
     across = next((i for i, row in enumerate(rows[:20]) if times_across(row)), None)
     if across is not None:
         return Head(across, across + 1, list(rows[across]))

@@ -10,6 +10,7 @@ import polars as pl
 
 from data_prep.base.errors import Words
 from data_prep.readers.columns import CALENDAR, CELLS, named, which_of
+from data_prep.readers.flags import is_flag
 from data_prep.readers.origin import StepLog
 from data_prep.readers.table import Table, as_numbers, is_float, is_text, n_known
 from data_prep.readers.written_times import CLOCK_LIKE, are_times
@@ -65,7 +66,7 @@ def find_cells(table: Table) -> tuple[str, ...]:
     found: list[tuple[str, ...]] = [(c,) for c in usual]
     again = table.share_repeated(time, *usual) if repeats else 0.0
     if len(usual) != 1 or len(others) == 1 or again > MOST_AGAIN:
-        texts = [c for c in others if is_text(table[c]) and may_be_ids(table[c])]
+        texts = [c for c in others if is_text(table[c]) and may_be_ids(table[c]) and not is_flag(c)]
         candidates = list(dict.fromkeys([*usual, *texts]))
         found = _distinguishing(table, candidates)
         if len(found) > 1 or (not found and len(usual) > 1):
@@ -140,6 +141,9 @@ LEAST_PRESENT = 0.8
 SOME_TIMES = 20
 """Times whose rows are looked at before all."""
 
+MANY_PAIRS = 20
+"""Pairs of rows of one time for each value of a column, which by chance is equal in some."""
+
 MOST_AGAIN = 0.03
 """Share of rows whose time and id stand earlier, as in the hour that a clock shows twice."""
 
@@ -158,7 +162,10 @@ def _distinguishing_together(table: Table, texts: Sequence[str]) -> tuple[str, .
         if c not in (time, *texts)
         and is_whole(table[c])
         and (is_named_id(c) or (n_times > 2 and not named([c], CALENDAR)))
-        and 1 < table[c].n_unique() <= (len(table) / 2 if is_named_id(c) else most)
+        and (
+            1 < table[c].n_unique() <= (len(table) / 2 if is_named_id(c) else most)
+            or _differ_at_each_time(table, c)
+        )
     ]
     columns = [c for c in (*texts, *numbers) if "," not in c][:MOST_CANDIDATES]
     some_times = table[time].unique(maintain_order=True).head(SOME_TIMES)
@@ -172,9 +179,38 @@ def _distinguishing_together(table: Table, texts: Sequence[str]) -> tuple[str, .
                 if any(part.share_repeated(time, *found) > again for part in parts):
                     continue
                 full = table.n_unique(*found) <= most
-                if full or all(c in texts or is_named_id(c) for c in found):
+                if (
+                    full
+                    or all(c in texts or is_named_id(c) for c in found)
+                    or (n == 1 and _differ_at_each_time(table, found[0]))
+                ):
                     return found
     return ()
+
+
+def _differ_at_each_time(table: Table, column: str) -> bool:
+    """Return whether whole numbers are ids, as they differ at each time and are few.
+
+    As many values by chance would repeat at some time: one that stands in ten rows or more.
+    """
+    n_times, n_ids = n_known(table[table.time]), n_known(table[column])
+    pairs = len(table) * (len(table) / max(1, n_times) - 1) / 2
+    few = 10 * n_ids <= len(table) and pairs >= MANY_PAIRS * n_ids
+    return few and not table.repeats(table.time, column)
+
+
+def may_name_cells(table: Table) -> list[str]:
+    """Return the columns that may tell apart rows of one time and cell."""
+    known = table.cells if table.kind == "long" else ()
+    others = [c for c in table.names if c not in (table.time, *known)]
+    others = [c for c in others if 1 < n_known(table[c]) < len(table)]
+    others = [c for c in others if "," not in c and not is_flag(c)]
+    named_so = [c for c in others if is_text(table[c]) or is_named_id(c)]
+    numbers = [c for c in table.names if c in table.values and not is_text(table[c])]
+    others = named_so or [c for c in others if is_whole(table[c]) and numbers != [c]]
+    again = table.share_repeated(table.time, *known)
+    found = [c for c in others if table.share_repeated(table.time, *known, c) < again]
+    return [",".join((*known, c)) for c in found]
 
 
 def is_whole(column: pl.Series) -> bool:

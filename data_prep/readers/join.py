@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import reduce
@@ -12,13 +13,10 @@ import polars as pl
 
 from data_prep.base.errors import InputError, Words, counted, some
 from data_prep.readers.formats import without_suffix
-from data_prep.readers.options import TableOptions
+from data_prep.readers.options import FILE, WHOLE, TableOptions
 from data_prep.readers.origin import Origin, StepLog
 from data_prep.readers.table import Table
 from data_prep.readers.units import common_unit, factor, is_service, unit_of, without_unit
-
-FILE = "file"
-"""Name of the column of cells that are files."""
 
 log = StepLog("join")
 
@@ -28,7 +26,7 @@ def apply(tables: Sequence[Table], name: str, options: TableOptions) -> Table:
     tables = _with_files(tables, name, options)
     if len(tables) == 1:
         return tables[0]
-    first, layout = tables[0], options.layout
+    first = tables[0]
     for one in tables[1:]:
         if one.times != first.times:
             raise InputError(
@@ -45,59 +43,117 @@ def apply(tables: Sequence[Table], name: str, options: TableOptions) -> Table:
         tables = _stacked_by(tables, lambda one: frozenset(one.names), name, options)
         return _joined(tables, [k for k in keys if all(k in one for one in tables)], name)
     sets = [one.columns.select(keys).unique() for one in tables]
-    together = pl.concat(sets, how="vertical_relaxed")
-    n_common = len(together) - len(together.unique())
+    n_common = sum(map(len, sets)) - len(_below(sets).unique())
     if 2 * n_common <= min(map(len, sets)):
         return _stacked(tables, name)
+    if _share_of_others(tables, keys, n_common, name) == 0:
+        return _stacked(tables, name)
     values = [c for c in first.names if c not in keys]
-    n_services = sum(map(is_service, values))
-
-    def changed(change: Callable[[pl.DataFrame, str], pl.DataFrame]) -> list[Table]:
-        return [one.with_(columns=change(one.columns, without_suffix(one.name))) for one in tables]
-
-    if len(texts) > len(set(texts) & set(first.times)):
-        if len(values) != 1:
-            return _stacked(tables, name)
-        return _joined(changed(lambda table, name: table.rename({values[0]: name})), keys, name)
+    ids = [c for c in texts if c not in first.times]
     if len({one.name for one in tables}) < len(tables):
         raise InputError(
             f"{name}: {first.origin.name} and {tables[1].origin.name} have the same times and "
             "columns; give files of different days, or name their cells apart"
         )
-    if layout == "services" or (
-        layout == "auto" and (n_services == len(values) or len(values) < 2)
-    ):
-        log.info(name, f"each of {len(tables)} tables is a cell: {_names_of(tables)}")
-        cells = changed(lambda table, name: table.with_columns(cell=pl.lit(name)))
-        return _stacked(cells, name).with_(kind="long")
-    if layout == "wide" or n_services == 0:
-        log.info(name, f"each of {len(tables)} tables is a service: {_names_of(tables)}")
+    return _of_files(tables, values, ids, name, options)
 
-        def long(table: pl.DataFrame, name: str) -> pl.DataFrame:
-            return table.unpivot(values, index=first.times, variable_name="cell", value_name=name)
 
-        return _joined(changed(long), [*first.times, "cell"], name)
+def _below(tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Return the rows of tables with the same columns below each other."""
+    return pl.concat([table.select(tables[0].columns) for table in tables], how="vertical_relaxed")
+
+
+def _share_of_others(tables: Sequence[Table], keys: list[str], n_common: int, name: str) -> float:
+    """Return the share of rows of common times and cells that have other values.
+
+    Raises:
+        InputError: if these are some, but fewer than half, as where an export corrects an earlier.
+    """
+    rows = _below([one.columns for one in tables]).unique()
+    n_others = len(rows) - len(rows.select(keys).unique())
+    if 0 < 2 * n_others < n_common:
+        raise InputError(
+            f"{name}: {tables[0].name} and later tables have other values in {n_others} of "
+            f"{n_common} rows of the same times and cells; give the one that is right"
+        )
+    return n_others / n_common
+
+
+def _of_files(
+    tables: Sequence[Table],
+    values: Sequence[str],
+    ids: Sequence[str],
+    name: str,
+    options: TableOptions,
+) -> Table:
+    """Return a table of files that have the same times, and are cells or services, or ask.
+
+    They are services if they are named so and their columns, or rows, are cells; they are cells if
+    only columns are named as services.
+    """
+    files = [without_suffix(one.name) for one in tables]
+    of_services = all(map(is_service, files))
+    columns = sum(map(is_service, values)) == len(values) or len(values) < 2
+    cells = ",".join((*ids, FILE))
+    if ids and (len(values) > 1 or options.cell == cells):
+        return _stacked(tables, name)
+    as_cells = options.layout == "services" or (columns and not of_services and not ids)
+    as_services = of_services and (ids or not columns)
+    if (options.layout == "auto" and as_cells) or options.layout == "services":
+        log.info(name, f"each of {len(tables)} tables is a cell: {some(files, 8)}")
+        return _stacked(_named_by_file(tables, files, "cell"), name).with_(kind="long")
+    if options.layout == ("long" if ids else "wide") or (options.layout == "auto" and as_services):
+        log.info(name, f"each of {len(tables)} tables is a service: {some(files, 8)}")
+        pairs = zip(tables, files, strict=True)
+        long = [_of_service(one, file, values, ids) for one, file in pairs]
+        return _joined(long, [*tables[0].times, *(ids or ["cell"])], name).with_(kind="long")
+    if ids:
+        form = Words("{layout:long} if each is a service")
+    else:
+        form = Words("{layout:wide} if each is a service and its columns are cells")
     raise InputError(
-        f"{name}: its tables {_names_of(tables)} have the same times and columns; ",
-        Words(
-            "pass {cell:file} if each table is a cell and its columns are services, "
-            "{layout:wide} if each is a service and its columns are cells"
-        ),
+        f"{name}: its tables {some(files, 8)} have the same times and columns; ",
+        Words("pass {cell} if each table is a cell, ", cell=cells),
+        form,
     )
 
 
-def _with_files(tables: Sequence[Table], name: str, options: TableOptions) -> Sequence[Table]:
-    """Name the rows of each table by its file, if that is what a cell is."""
-    if FILE not in options.cell.split(",") or any(FILE in table for table in tables):
-        return tables
-    files = [without_suffix(table.name) for table in tables]
-    if again := [file for file, n in Counter(files).items() if n > 1]:
-        raise InputError(f"{name}: {again[0]!r} names several tables, expected one; rename a file")
-    log.info(name, f"each of {counted(len(files), 'table')} is a cell: {some(files, 8)}")
+def _named_by_file(tables: Sequence[Table], files: Sequence[str], column: str) -> list[Table]:
+    """Return tables with a column that names the file of each row."""
     return [
-        table.with_columns(pl.Series(FILE, [file] * len(table)))
+        table.with_columns(pl.Series(column, [file] * len(table)))
         for table, file in zip(tables, files, strict=True)
     ]
+
+
+def _of_service(table: Table, file: str, values: Sequence[str], ids: Sequence[str]) -> Table:
+    """Return a table whose one column of values is named by its file."""
+    if ids:
+        return table.rename({values[0]: file})
+    columns = table.columns.unpivot(
+        values, index=table.times, variable_name="cell", value_name=file
+    )
+    return table.with_(columns=columns)
+
+
+def _with_files(tables: Sequence[Table], name: str, options: TableOptions) -> Sequence[Table]:
+    """Name the rows of each table by its file, or a part of its name, if that is what a cell is."""
+    pattern = options.of_files
+    if not pattern or any(FILE in table for table in tables):
+        return tables
+    found = [re.search(pattern, without_suffix(table.name)) for table in tables]
+    if None in found:
+        raise InputError(
+            f"{name}: {tables[found.index(None)].name!r} has nothing like {pattern!r}; ",
+            Words("correct {cell}", cell=options.cell),
+        )
+    files = [match[match.re.groups and 1] for match in found if match]
+    again = [file for file, n in Counter(files).items() if n > 1]
+    if again and pattern == WHOLE:
+        raise InputError(f"{name}: {again[0]!r} names several tables, expected one; rename a file")
+    n_tables, n_cells = counted(len(files), "table"), counted(len(set(files)), "cell")
+    log.info(name, f"{n_tables} of {n_cells}: {some(list(dict.fromkeys(files)), 8)}")
+    return _named_by_file(tables, files, FILE)
 
 
 def _stacked_by(

@@ -22,8 +22,8 @@ from data_prep.readers.columns import (
     written,
 )
 from data_prep.readers.events import COUNT, find_records
+from data_prep.readers.flags import is_flag
 from data_prep.readers.ids import cells_of, find_cells, is_named_id, may_be_values
-from data_prep.readers.join import FILE
 from data_prep.readers.options import CELL, TableOptions
 from data_prep.readers.origin import Origin, StepLog
 from data_prep.readers.places import read_properties
@@ -32,9 +32,6 @@ from data_prep.readers.table import Table, as_numbers, is_text
 from data_prep.readers.units import is_service
 
 log = StepLog("layout")
-
-DATE = r"(19|20)\d\d[-_. ]?(0[1-9]|1[0-2])([-_. ]?[0-3]\d)?|[0-3]\d[-_. ][01]\d[-_. ](20)?\d\d"
-"""Pattern of a date in the name of a file, of a day or month."""
 
 KINDS = {
     "long": "long: a row for each time and cell",
@@ -91,7 +88,6 @@ def apply(table: Table, options: TableOptions) -> Table:
     if options.agg != COUNT:
         table = find_layout(table, options)
     _refuse_unread(table, options)
-    _ask_for_files(table, options)
     # Columns of a wide table are cells, of which a later one may have others.
     values = None if table.kind == "wide" else options.values
     layout = table.kind if known else options.layout
@@ -119,29 +115,11 @@ def find_layout(table: Table, options: TableOptions) -> Table:
         kind, reason = "wide", f"{total} is the sum of the others"
     elif kind == "auto":
         ids = [c for c in columns if is_named_id(c) and table.repeats(c)]
-        kind, reason = _of_wide(columns, ids, table.origin)
+        kind, reason = _of_wide(columns, ids, table)
     if values is None:
         _show(kind, columns, reason, table.origin)
     cells = () if kind == "wide" else cells
     return table.with_(kind=kind, cells=cells, values=tuple(columns))
-
-
-def _ask_for_files(table: Table, options: TableOptions) -> None:
-    """Raise an error if files below each other are of one cell, and no date names each of them."""
-    files = [origin.name for _, origin in table.origin.stack]
-    of_one = table.kind == "services" or len(table.values) == 1
-    given = options.layout != "auto" or options.of_events or FILE in table
-    if not files or given or table.kind == "long" or not of_one:
-        return
-    if not all(re.search(DATE, file) for file in files):
-        raise InputError(
-            f"{table.origin.name}: {len(files)} tables ({some(files, 3)}) without a column of "
-            "cells; ",
-            Words(
-                "pass {cell:file} if each is a cell, {layout} if they are spans of one cell",
-                layout=table.kind,
-            ),
-        )
 
 
 def _refuse_unread(table: Table, options: TableOptions) -> None:
@@ -178,23 +156,37 @@ MANY = 8
 MOST_SERVICES = 12
 
 
-def _of_wide(columns: list[str], ids: Sequence[str], origin: Origin) -> tuple[str, str]:
+MOST_APART = 1e6
+"""Largest factor between the usual sizes of cells of one quantity."""
+
+
+def _are_apart(table: Table, columns: Sequence[str]) -> bool:
+    """Return whether the sizes of columns differ too much for cells of one quantity."""
+    numbers = (np.abs(as_numbers(table[c]).drop_nulls().to_numpy()) for c in columns)
+    sizes = [float(np.median(n[n > 0])) for n in numbers if (n > 0).any()]
+    return bool(sizes) and max(sizes) > MOST_APART * min(sizes)
+
+
+def _of_wide(columns: list[str], ids: Sequence[str], table: Table) -> tuple[str, str]:
     """Return the kind of a table without cells and why, if its columns leave no doubt.
 
     Some columns may be named as `ids`, for the error.
     """
-    n, files = len(columns), Words(", {cell:file} if each file is a cell" if origin.stack else "")
+    n, origin = len(columns), table.origin
+    files = Words(", {cell:file} if each file is a cell" if origin.stack else "")
     if n == 1 or number_cells(columns):
         return "wide", "names of cells" if n > 1 else ""
     share = sum(map(is_service, columns)) / n
     alike = len({re.sub(r"\d+", "#", column) for column in columns}) == 1
-    if n >= MANY and (alike or share < 1 / 3):
+    apart = n > 1 and _are_apart(table, columns)
+    if n >= MANY and (alike or share < 1 / 3) and not apart:
         why = "alike but for numbers" if alike else "none" if share == 0 else "few"
         return "wide", why if alike else f"many beside one of times, {why} named like a quantity"
     if n <= MOST_SERVICES and share > 2 / 3 and not alike:
         return "services", "named by units or as quantities"
     raise InputError(
-        f"{origin.name}: {n} columns ({some(columns, SHOWN)}) and no column of cells; ",
+        f"{origin.name}: {n} columns ({some(columns, SHOWN)}) and no column of cells"
+        f"{', of sizes too different for cells of one quantity' if apart else ''}; ",
         Words(
             "say what they are: {layout:wide} if each is a cell, {layout:services} if they are "
             "services of one cell",
@@ -231,7 +223,7 @@ def value_columns(table: Table, keys: Sequence[str], values: Sequence[str] | Non
 def _values_among(columns: list[str], table: Table) -> list[str]:
     """Leave out columns of the calendar, periods, places, days and ids, with a notice."""
     left = [c for c in without_calendar(columns) if c not in table.beside]
-    left = [c for c in left if not re.search(ID_NAME, c)]
+    left = [c for c in left if not (re.search(ID_NAME, c) or is_flag(c))]
     known = [c for c in columns if c not in left]
     if known and left:
         again = Words("pass {values} to choose columns")

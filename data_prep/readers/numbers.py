@@ -20,11 +20,14 @@ from data_prep.readers.origin import Origin, StepLog
 from data_prep.readers.table import Table
 from data_prep.readers.units import UNIT_AFTER, canonical, common_unit, factors, units_after
 
-_POINT = r"^\s*[+-]?([0-9]+|[1-9][0-9]{0,2}(,[0-9]{3})+|[0-9]*\.)(\.?[0-9]+)?([eE][+-]?[0-9]+)?\s*$"
+_POINT = (
+    r"^\s*[+-]?([1-9][0-9]{0,2}(,[0-9]{3})+(\.[0-9]*)?"
+    r"|([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?)\s*$"
+)
 # Not 1,234, whose comma may separate thousands: another number of digits, a 0, or both marks.
 _SURELY = (
     r"^\s*[+-]?([0-9]*,([0-9]{1,2}|[0-9]{4,})|0+,[0-9]+|[0-9]{4,},[0-9]+"
-    r"|[1-9][0-9]{0,2}(\.[0-9]{3})+,[0-9]+)\s*$"
+    r"|[1-9][0-9]{0,2}(\.[0-9]{3})+,[0-9]+|[0-9]+,[0-9]+[eE][+-]?[0-9]+)\s*$"
 )
 DOTTED_DATE = r"^\s*\d{1,2}\.\d{1,2}\.\d{2,4}\b"
 """Pattern of a date of countries that write decimal commas."""
@@ -44,7 +47,7 @@ UNIT_COLUMNS = frozenset({"unit", "units", "uom", "einheit", "unite", "unidad", 
 
 _SURELY_POINT = (
     r"^\s*[+-]?([1-9][0-9]{0,2}(,[0-9]{3})+\.[0-9]+|[0-9]*\.([0-9]{1,2}|[0-9]{4,})"
-    r"|0*\.[0-9]+)\s*$"
+    r"|0*\.[0-9]+|[0-9]*\.[0-9]+[eE][+-]?[0-9]+)\s*$"
 )
 
 MANY_GROUPED = 50
@@ -59,6 +62,9 @@ FEWEST_GROUPED = 10
 
 MIN_WHOLE = 0.01
 """Least share of whole numbers among those whose points may separate thousands."""
+
+FEWEST_COUNTED = 10
+"""Rows from which on a column 1, 2, 3 and so on numbers them."""
 
 log = StepLog("numbers")
 
@@ -128,7 +134,24 @@ def apply(table: Table, mark: Decimal, options: TableOptions) -> Table:
     keys = options.keys
     given = ", as given" if options.decimal != "auto" else ""
     log.note(table.origin, "as they are" if table.typed else f"decimal {mark}s{given}")
-    return use_unit_column(spread_quantities(to_numbers(table, mark, keys), keys), keys)
+    table = use_unit_column(spread_quantities(to_numbers(table, mark, keys), keys), keys)
+    return _without_row_number(table, options)
+
+
+def _without_row_number(table: Table, options: TableOptions) -> Table:
+    """Leave out a column that numbers the rows from 1, unless it is the only one of numbers."""
+    values = _values(table, table.times, options.keys)
+    counted_up = [c for c in values if len(table) >= FEWEST_COUNTED and _counts(table[c])]
+    if not counted_up or len(counted_up) == len(values) or options.values is not None:
+        return table
+    again = Words("pass {values} to choose columns")
+    log.info(table.origin, f"not taken as values, as it numbers the rows: {counted_up[0]}; ", again)
+    return table.without(counted_up)
+
+
+def _counts(column: pl.Series) -> bool:
+    """Return whether a column is 1, 2, 3 and so on."""
+    return column[0] == 1 and column[-1] == len(column) and bool((column.diff()[1:] == 1).all())
 
 
 def decide_decimal(table: Table, decimal: Decimal, keys: Container[str]) -> Decimal:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
@@ -15,6 +17,12 @@ Form = Literal["auto", "long", "wide", "services", "cells-above", "services-abov
 Decimal = Literal["auto", "point", "comma"]
 Duplicates = Literal["error", "sum", "mean"]
 TIME, CELL = "time", "cell"
+
+CLOCK = "hour"
+"""Name of a column of times of day that were the names of columns."""
+
+FILE, WHOLE = "file", ".+"
+"""Name of the column of cells that are files, and the pattern of a whole name."""
 
 CHOICES = {"layout": Form, "decimal": Decimal, "clock": Clock, "duplicates": Duplicates}
 """Options with a few values."""
@@ -34,7 +42,8 @@ class TableOptions:
         time: Name of the column of times, or of those of their parts, such as Date,Time or
             Year,Month,Day,Hour.
         cell: Name of the column of cell ids in a long table, or of several, such as site,sector;
-            file if each file is a cell, whose columns are its values.
+            file if each file is a cell, whose columns are its values, or file: and a pattern of
+            its name's part, such as 'file:([0-9]+)_'.
         values: Comma-separated value columns to take, by default every column that holds numbers.
         cells: Cells to keep, such as 5,11-20, or to leave out, such as not:5.
         time_format: Format of the times: dayfirst, monthfirst, excel (days since 1899-12-30) or of
@@ -108,6 +117,23 @@ class TableOptions:
                 "to row; give both"
             )
         self._refuse_unread()
+        try:
+            re.compile(self.of_files)
+        except re.error as e:
+            raise InputError(f"cell {self.cell!r}: {e}; give a valid pattern") from e
+
+    @property
+    def of_files(self) -> str:
+        """Pattern of the cells in names of files; empty if these name none."""
+        if self.cell.startswith(f"{FILE}:"):
+            return self.cell.removeprefix(f"{FILE}:")
+        return WHOLE if FILE in self.cell.split(",") else ""
+
+    @property
+    def of_joined(self) -> TableOptions:
+        """The options of the table in which the cells of files have a column."""
+        by_pattern = self.of_files not in ("", WHOLE)
+        return dataclasses.replace(self, cell=FILE) if by_pattern else self
 
     def _refuse_unread(self) -> None:
         """Refuse options that nothing reads where events are counted or counters are read."""

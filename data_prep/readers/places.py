@@ -109,6 +109,13 @@ def _could_be_property(column: pl.Series) -> bool:
     return not as_numbers(texts).is_not_null().any() or bool(named([name], CELLS))
 
 
+class _TextsOfSites(KeyColumns):
+    """Ids and degrees, of which 9.2W are no watts."""
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or bool(named([str(name)], LONGITUDES | LATITUDES))
+
+
 def add_sites(ds: xr.Dataset, path: Path, crs: str | None = None) -> xr.Dataset:
     """Add the columns of a table of sites to a cube as coordinates of its cells.
 
@@ -129,7 +136,7 @@ def add_sites(ds: xr.Dataset, path: Path, crs: str | None = None) -> xr.Dataset:
         df, origin, own_crs = read_features(path)
         crs = crs or own_crs
     else:
-        df, origin = read_table(path, text_columns=KeyColumns("", "cell"))
+        df, origin = read_table(path, text_columns=_TextsOfSites("", "cell"))
     column, ids = _find_ids(ds, df, origin)
     own = df[df[column].astype(str).isin(ids)].drop_duplicates()
     rows = own.set_index(own[column].astype(str)).drop(columns=column)
@@ -184,7 +191,7 @@ def _place(ds: xr.Dataset, sites: pd.DataFrame, crs: str | None, origin: Origin)
     pairs = [(a[0], b[0]) for a, b in (degrees, metres) if len(a) == len(b) == 1]
     if not pairs:
         return ds
-    x, y = (pd.to_numeric(sites[name], errors="coerce").to_numpy(float) for name in pairs[0])
+    x, y = (_coordinates(sites[name], origin) for name in pairs[0])
     for name in pairs[0]:
         del sites[name]
     outlines = sites.pop(OUTLINE).fillna("") if OUTLINE in sites else None
@@ -200,6 +207,33 @@ def _place(ds: xr.Dataset, sites: pd.DataFrame, crs: str | None, origin: Origin)
         about = {"long_name": "rings of longitudes and latitudes, as JSON"}
         ds = ds.assign_coords({OUTLINE: ("cell", outlines.to_numpy(dtype=str), about)})
     return with_places(ds, x, y)
+
+
+DEGREES = (
+    r"""^\s*([+-]?)(\d+(?:[.,]\d+)?)\s*(?:°\s*(?:(\d+(?:[.,]\d+)?)\s*['′])?"""
+    r"""\s*(?:(\d+(?:[.,]\d+)?)\s*["″])?)?\s*([NSEWO]?)\s*$"""
+)
+"""Pattern of degrees: 9.2, 9°06', 9.2W."""
+
+
+def _coordinates(column: pd.Series, origin: Origin) -> np.ndarray:
+    """Return coordinates as `(cells,)` numbers, NaN where empty; texts may be degrees.
+
+    >>> _coordinates(pd.Series(["9.5W", "9°06'", None]), Origin()).tolist()
+    [-9.5, 9.1, nan]
+    """
+    if types.is_numeric_dtype(column):
+        return column.to_numpy(dtype=np.float64, na_value=np.nan)
+    parts = column.astype(object).str.extract(DEGREES)
+    numbers = parts[[1, 2, 3]].apply(lambda p: p.str.replace(",", ".").astype(float))
+    if (wrong := column.notna() & numbers[1].isna()).any():
+        raise InputError(
+            f"{origin.name}: {column.name} is {column[wrong].iloc[0]!r}, expected degrees such as "
+            "9.2; correct it"
+        )
+    size = numbers[1] + numbers[2].fillna(0) / 60 + numbers[3].fillna(0) / 3600
+    negative = (parts[0] == "-") ^ parts[4].isin(["S", "W"])
+    return np.where(negative, -size, size)
 
 
 def _in_degrees(outline: str, crs: str) -> str:

@@ -7,7 +7,7 @@
 4. `numbers` and their units: decimal marks, thousands, units after numbers and in columns.
 5. `join`: several tables become one.
 6. `times`, in `time_columns`: one column of times, of its parts or counted.
-7. `layout`: the other columns: cells, values, services.
+7. `layout`: the other columns: cells, values, services; `flags` that spoil values.
 8. `cells`: ids, units of columns, `--cells`.
 9. `steps`: even steps in time and missing values: a cube.
 10. `places`: a table of sites.
@@ -27,6 +27,7 @@ from data_prep.preparation import as_attribute
 from data_prep.readers import (
     cells,
     decode,
+    flags,
     join,
     layout,
     numbers,
@@ -44,8 +45,10 @@ from data_prep.readers.table import Table
 
 def read(raw: Path | pd.DataFrame, options: TableOptions) -> xr.Dataset:
     """Read a table, or several, as a cube."""
-    table = time_columns.apply(_one_table(raw, options), options)
-    table = layout.apply(table, options)
+    table, given = _one_table(raw, options), options
+    options = options.of_joined
+    table = time_columns.apply(table, options)
+    table = flags.apply(layout.apply(table, options))
     table = cells.apply(table, options).packed()
     try:
         cube = steps.apply(table, options)
@@ -54,7 +57,7 @@ def read(raw: Path | pd.DataFrame, options: TableOptions) -> xr.Dataset:
         events = None if options.resampling else ask_for_events(e, table, given)
         raise events or e from (e if events else None)
     cube = cube if options.cells else cells.without_totals(cube, table.origin)
-    decided = dataclasses.replace(options, **table.decided)
+    decided = dataclasses.replace(given, **table.decided)
     cube = cube.assign_attrs(as_attribute("table", dataclasses.asdict(decided)))
     return places.add_sites(cube, Path(options.sites), options.crs) if options.sites else cube
 

@@ -247,7 +247,10 @@ def step_of_multiple(step: str, base: pd.Timedelta) -> pd.Timedelta:
 
 
 def _length_of_time(text: str) -> pd.Timedelta | None:
+    """Return a length; None if it is none, or a number without a unit, which may mean anything."""
     with suppress(ValueError):
+        if not re.search("[a-zA-Z:]", text):
+            return None
         length = pd.Timedelta(re.sub(r"^(?=[a-zA-Z])", "1", text))
         return length if length > pd.Timedelta(0) else None
     return None
@@ -294,7 +297,7 @@ def _refuse_steps(
         elif absent.mean() > MOST_ABSENT:
             reason = Words(
                 "if the records are at uneven times, put them into even steps with {resample} "
-                "{agg:mean} if they are levels, {agg:sum} if they are counts, {agg:total} if each "
+                "{agg:mean} if they are levels, {agg:sum} if they are counts, {agg:count} if each "
                 "row is an event; else ",
                 resample=frequency(longer_step(np.diff(axis[~absent]), axis[1] - axis[0])),
             )

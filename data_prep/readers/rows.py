@@ -15,15 +15,12 @@ import polars as pl
 from data_prep.base.errors import Words, counted, some
 from data_prep.readers.columns import TIMES, named
 from data_prep.readers.head import times_across
-from data_prep.readers.options import TIME, TableOptions
+from data_prep.readers.options import CLOCK, TIME, TableOptions
 from data_prep.readers.origin import Origin, StepLog
 from data_prep.readers.table import Table
 from data_prep.readers.time_columns import MOST, SEEN, find_times, kind_of
 from data_prep.readers.times import SERIALS, from_serials
 from data_prep.readers.written_times import CLOCK_LIKE, MONTH, TIME_LIKE
-
-CLOCK = "hour"
-"""Name of a column of times of day that were the names of columns."""
 
 HOUR_NAME = rf"(?i)({CLOCK_LIKE})|^(hour|hr|h)[ _]?([01]?\d|2[0-4])$|^([01]?\d|2[0-4])h$"
 SPAN_NAME = r"([01]\d|2[0-4]):?([0-5]\d) ?[-–_] ?(?:[01]\d|2[0-9]):?[0-5]\d"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,12 +19,13 @@ from data_prep.base.limits import check_size
 from data_prep.cube import make_cube, with_places
 from data_prep.notices import warn_of_speeds_of_0
 from data_prep.readers.cells import ALL_BUT, whole_numbers
-from data_prep.readers.columns import cell_ids, factorize, numbers
+from data_prep.readers.columns import cell_ids, either, factorize, numbers
 from data_prep.readers.counters import increments, readings, refuse_levels
-from data_prep.readers.options import TableOptions
+from data_prep.readers.ids import MOST_AGAIN, SHOWN_CELLS, may_name_cells
+from data_prep.readers.options import FILE, TableOptions
 from data_prep.readers.origin import Origin, StepLog
 from data_prep.readers.places import read_places, read_properties
-from data_prep.readers.resampling import check_periods, check_steps
+from data_prep.readers.resampling import DAY, check_periods, check_steps
 from data_prep.readers.table import Table, is_text
 from data_prep.readers.time_axis import TimeAxis, may_be_shown_twice, place_times
 from data_prep.readers.times import EPOCH_SECONDS, read_times
@@ -131,6 +133,7 @@ class _Rows:
         times, zone = read_times(
             self.written_times, options.clock, origin, options.time_format, options.time_zone
         )
+        _ask_for_files(times, self.table, options)
         cell_at = np.zeros(len(times), dtype=np.int64) if self.cell_at is None else self.cell_at
         axis = place_times(times, cell_at, zone, origin, options)
         at = axis.at
@@ -146,7 +149,7 @@ class _Rows:
             copies = self._copies(same)
             if copies.any() and not twice:
                 return self._without(copies).cube()
-            raise self._repeated(repeat, times, twice)
+            raise self._repeated(repeat, times, same, twice)
         if options.resampling is None and self.cell_at is not None:
             check_periods(axis.shown, axis.at, self.cells, cell_at, origin, options.gaps)
         if options.of_counters:
@@ -179,34 +182,40 @@ class _Rows:
         )
 
     def _repeated(
-        self, repeat: tuple[int, int], times: pd.DatetimeIndex, twice: Words | None
+        self,
+        repeat: tuple[int, int],
+        times: pd.DatetimeIndex,
+        same: np.ndarray,
+        twice: Words | None,
     ) -> InputError:
         """Return the error for two rows of one time and cell."""
         (first, second), origin = repeat, self.origin
-        files = Words("if each file is a cell, pass {cell:file}; else " if origin.stack else "")
-        if self.cell_at is None:
-            advice = twice or origin.either(
-                Words(
-                    "name the column of cells with {cell} if the table is long; else remove one, "
-                    "or pass {duplicates:sum} or {duplicates:mean}"
-                ),
-                "give df.reset_index() if the table is long; else remove one, or pass "
-                "duplicates='sum' or duplicates='mean' to open_cube(df, …)",
-            )
-            place = f"{origin.unit} {origin.number(first)}, expected one row per time; "
-            found = f"{origin.at(second)}: time {times[first]} is already in {place}"
-            return InputError(found, files, advice)
-        cell = self.cells[self.cell_at[first]]
-        return InputError(
-            f"{origin.at(second)}: time {times[first]}, cell {cell} is already in "
-            f"{origin.place(first)}, expected one row for each; ",
-            files if self.table.kind == "services" else "",
-            twice
-            or Words(
-                "remove one or pass {duplicates:sum} or {duplicates:mean}; if each row is an "
-                "event, count them with {resample:1h} {agg:count}"
-            ),
+        where = f"cell {self.cells[self.cell_at[first]]}" if self.table.kind == "long" else ""
+        found = (
+            f"{origin.at(second)}: time {', '.join(filter(None, (str(times[first]), where)))} is "
+            f"already in {origin.place(first)}, expected one row for each; "
         )
+        return InputError(found, *([twice] if twice else self._ways_to_merge(same)))
+
+    def _ways_to_merge(self, same: np.ndarray) -> list[str | Words]:
+        """Return advice on rows of one time and cell, which sums and means merge only if few."""
+        origin, table = self.origin, self.table
+        if not table.times:  # of a frame
+            long = "give df.reset_index() if the table is long; else remove one, or pass "
+            return [f"{long}duplicates='sum' or duplicates='mean' to open_cube(df, …)"]
+        ways: list[str | Words] = []
+        if origin.stack and FILE not in table:
+            known = table.cells if table.kind == "long" else ()
+            ways.append(Words("if files are cells, pass {cell}; ", cell=",".join((*known, FILE))))
+        few = len(same) - len(np.unique(same)) <= MOST_AGAIN * len(same)
+        if not few and (found := may_name_cells(table)[:SHOWN_CELLS]):
+            names = [Words("{cell}", cell=name) for name in found]
+            ways += ["if a column tells cells apart, pass ", *either(names), "; "]
+        merged = Words(" or pass {duplicates:sum} or {duplicates:mean}") if few else " in each case"
+        ways += ["remove one", merged]
+        if not few:
+            ways.append(Words("; if each row is an event, count them: {resample:1h} {agg:count}"))
+        return ways
 
     def _values(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield each variable's values, `(rows,)`, or `(rows, cells)` if columns are cells."""
@@ -286,6 +295,54 @@ class _Rows:
         span = slice(steps[0], steps[-1] + 1)
         whole = {name: own.values[span] for name, own in found.items()}
         return whole, dataclasses.replace(axis, steps=axis.steps[span])
+
+
+DATE = r"((19|20)\d\d)[-_. ]?(0[1-9]|1[0-2])(?:[-_. ]?([0-3]\d))?"
+DAY_FIRST = r"([0-3]\d)[-_. ]([01]\d)[-_. ]((?:20)?\d\d)"
+"""Patterns of a date in the name of a file, of a day or month."""
+
+
+def _ask_for_files(times: pd.DatetimeIndex, table: Table, options: TableOptions) -> None:
+    """Raise an error if files below each other are of one cell, and not named by their dates."""
+    origin = table.origin
+    of_one = table.kind == "services" or len(table.values) == 1
+    given = options.layout != "auto" or options.of_events or FILE in table
+    if not origin.stack or given or table.kind == "long" or not of_one:
+        return
+    at = origin.rows if origin.rows is not None else np.arange(len(times))
+    parts = np.searchsorted([start for start, _ in origin.stack], at, side="right") - 1
+    files = [part.name for _, part in origin.stack]
+    if all(_is_dated(file, times[parts == i]) for i, file in enumerate(files)):
+        return
+    raise InputError(
+        f"{origin.name}: {len(files)} tables ({some(files, 3)}) without a column of cells; ",
+        Words(
+            "pass {cell:file} if each is a cell, {layout} if they are spans of one cell",
+            layout=table.kind,
+        ),
+    )
+
+
+def _is_dated(file: str, times: pd.DatetimeIndex) -> bool:
+    """Return whether a file's name holds a date that is about that of its rows.
+
+    >>> day = pd.date_range("2024-05-10", periods=24, freq="h")
+    >>> [_is_dated(f, day) for f in ("a20240510.csv", "10.05.24.csv", "2024-05", "2023-05-10")]
+    [True, True, True, False]
+    """
+    dates = [(m[1], m[3], m[4]) for m in re.finditer(DATE, file)]
+    for first, second, year in re.findall(DAY_FIRST, file):
+        dates += [(year, second, first), (year, first, second)]
+    if not len(times):
+        return bool(dates)
+    for year, month, day in dates:
+        begin = pd.to_datetime(
+            f"{year[-2:]}-{month}-{day or '01'}", format="%y-%m-%d", errors="coerce"
+        )
+        end = begin + (pd.Timedelta(days=1) if day else pd.offsets.MonthEnd())
+        if begin <= times.max() + DAY and end >= times.min() - DAY:
+            return True
+    return False
 
 
 def _check_not_empty(n_rows: int, n_columns: int, origin: Origin) -> None:

@@ -15,6 +15,7 @@ import polars as pl
 
 from data_prep.base.errors import InputError, Words
 from data_prep.readers.columns import (
+    CALENDAR,
     DATE_PARTS,
     HOURS,
     MINUTES,
@@ -24,7 +25,8 @@ from data_prep.readers.columns import (
     no_column,
     which_of,
 )
-from data_prep.readers.options import TIME, TableOptions
+from data_prep.readers.ids import may_be_ids
+from data_prep.readers.options import CLOCK, TIME, TableOptions
 from data_prep.readers.origin import StepLog
 from data_prep.readers.resampling import step_length
 from data_prep.readers.table import Table
@@ -54,16 +56,52 @@ def apply(table: Table, options: TableOptions) -> Table:
     if options.start and options.step:
         table = _set_times(table, options)
     elif not table.times:
-        raise InputError(
-            no_column(options.time, table.names, table.origin),
-            Words(
-                "name the column of times with {time} or, if there is none, give the first time "
-                "and the step, such as {start:2024-01-01T00:00} {step:1h}"
-            ),
-        )
+        found = no_column(options.time, table.names, table.origin)
+        named_so = Words("name the column of times with {time}")
+        raise InputError(found, named_so, *_to_count(table, options))
     first = next(iter(table[table.time]), "")
     log.note(table.origin, f"column {table.time!r}, first {first}")
     return table.deciding(time_format=options.time_format or _format_of_dates(table))
+
+
+def _to_count(table: Table, options: TableOptions) -> list[str | Words]:
+    """Return advice on counting the rows of a table whose rows may be in the order of time."""
+    cells, example = _texts_of_cells(table), Words("{start:2024-01-01T00:00} {step:1h}")
+    if not cells or options.cell in table:
+        return [" or, if there is none, give the first time and the step, such as ", example]
+    if CLOCK not in table:
+        return []
+    of_cell = Words(" {cell}", cell=cells[0])
+    return [" or, for times of a day, give the first and the step, such as ", example, of_cell]
+
+
+def _texts_of_cells(table: Table) -> list[str]:
+    """Return the columns of texts that may name cells of a table without times."""
+    others = [c for c in table.names if c not in table.times and not named([c], CALENDAR)]
+    return [c for c in others if table[c].dtype == pl.String and may_be_ids(table[c])]
+
+
+def _ask_for_order(table: Table, options: TableOptions) -> None:
+    """Raise an error if rows that are to be counted may be of several cells, or lack the first."""
+    name, given = table.origin.name, options.layout != "auto" or options.cell in table
+    if given or not table.origin.is_file:
+        return
+    if cells := _texts_of_cells(table):
+        raise InputError(
+            f"{name}: column {cells[0]!r} may name the cells, whose rows are counted apart; ",
+            Words("pass {cell} if it does, {layout:wide} if not", cell=cells[0]),
+        )
+    numbers = all(re.fullmatch(r"\d+", c) and table[c].dtype.is_numeric() for c in table.names)
+    if numbers and len(table.names) > 1 and not options.no_header:
+        most = table.columns.select(pl.max_horizontal(pl.all().max())).item()
+        if max(map(int, table.names)) <= (most or 0):
+            raise InputError(
+                f"{name}: the names of columns are numbers like the values below; ",
+                Words(
+                    "pass {no_header} if they are values, {layout:wide} if they name cells",
+                    no_header=True,
+                ),
+            )
 
 
 def _format_of_dates(table: Table) -> str:
@@ -77,7 +115,10 @@ def _format_of_dates(table: Table) -> str:
 
 def _set_times(table: Table, options: TableOptions) -> Table:
     """Insert a column of times, which count the rows, or the rows of each cell."""
+    _ask_for_order(table, options)
     name, origin = table.time if table.times else options.time, table.origin
+    if CLOCK in table and not table.times:
+        name = CLOCK
     of_day = None
     if name in table and are_of_day(table.series(name)):
         of_day, table = table.series(name).astype(str), table.without([name])

@@ -361,6 +361,7 @@ def regular_steps(
     length = usual_step(unique) if step is None else step
     uneven = np.flatnonzero(gaps % length.to_timedelta64())
     if uneven.size:
+        _refuse_months(unique, name)
         i = int(uneven[0])
         raise InputError(
             f"{name}: time steps are not even: {unique[i]} to {unique[i + 1]} is "
@@ -374,6 +375,18 @@ def regular_steps(
     return axis, axis.get_indexer(times)
 
 
+def _refuse_months(unique: pd.DatetimeIndex, name: str) -> None:
+    """Refuse records of months or years, which are not equally long."""
+    months = np.diff(12 * unique.year + unique.month)
+    same = len(set(unique.day)) == 1 or bool(unique.is_month_end.all())
+    if same and len(set(unique.time)) == 1 and months.min() > 0:
+        what = "year" if not (months % 12).any() else "month"
+        raise InputError(
+            f"{name}: its records are a {what} or more apart, and {what}s are not equally long, "
+            "expected even steps; give records of days or weeks"
+        )
+
+
 def _to_even(gaps: np.ndarray, uneven: np.ndarray, length: pd.Timedelta) -> tuple[Words, ...]:
     """Return advice on gaps between times if some are no multiple of a usual length."""
     rest = gaps[uneven] % length.to_timedelta64()
@@ -382,7 +395,7 @@ def _to_even(gaps: np.ndarray, uneven: np.ndarray, length: pd.Timedelta) -> tupl
     step = length if len(uneven) <= len(gaps) / 4 else longer_step(gaps, length)
     resample = Words(
         "put the records into even steps with {resample} {agg:mean} if they are levels, {agg:sum} "
-        "if they are counts, {agg:total} if each row is an event",
+        "if they are counts, {agg:count} if each row is an event",
         resample=frequency(min(USUAL, key=lambda s: abs(s - length)) if is_close else step),
     )
     if length % pd.Timedelta("1D") or off > pd.Timedelta("1h"):

@@ -20,7 +20,8 @@ _UNITS = {
     "b": "B", "b/s": "B/s", "bit/s": "bit/s",
     "bytes": "B", "byte": "B", "bps": "bit/s", "%": "%", "percent": "%", "pct": "%", "erl": "Erl",
     "erlang": "Erl", "ms": "ms", "s": "s", "sec": "s", "min": "min", "h": "h", "km/h": "km/h",
-    "kph": "km/h", "mph": "mile/hour", "mi/h": "mile/hour", "veh/h": "veh/h", "veh": "veh",
+    "kph": "km/h", "mph": "mile/hour", "mi/h": "mile/hour",
+    "mile/hour": "mile/hour", "m/s": "m/s", "veh/h": "veh/h", "veh": "veh",
     "vehicles": "veh", "users": "users", "calls": "calls", "persons": "persons", "pax": "persons",
     "passengers": "persons", "dbm": "dBm", "db": "dB", "mhz": "MHz", "kwh": "kWh", "w": "W",
     "count": "1", "number": "1", "times": "1", "bit": "bit", "bits": "bit", "minute": "min",
@@ -35,7 +36,8 @@ _KPI = frozenset({
     "failures", "handover", "ho", "rrc", "erab", "rab", "availability", "avail", "load", "power",
     "energy", "entries", "exits", "entry", "exit", "inbound", "outbound", "boardings",
     "alightings", "passengers", "trips", "internet", "sms", "voice", "data", "payload", "pax",
-    "volte", "csfb", "kpi", "num", "avg", "max", "min", "active", "count", "downtime",
+    "volte", "csfb", "kpi", "num", "avg", "max", "min", "active", "count", "downtime", "var", "std",
+    "mcs", "rnti", "rb", "points", "occupation", "debit", "vitesse", "geschwindigkeit", "verkehr",
 })  # fmt: skip
 """Words in names of what cells measure."""
 
@@ -75,8 +77,12 @@ PREFIXES = {"": 1.0} | {
 
 BASES = {"B": ("volume", 8.0), "bit": ("volume", 1.0)}
 BASES |= {f"{unit}/s": ("rate", bits) for unit, (_, bits) in BASES.items()}
-BASES |= {"bps": ("rate", 1.0)}
-"""What a unit without a prefix measures, and its bits."""
+BASES |= {"bps": ("rate", 1.0), "s": ("time", 1.0), "km/h": ("speed", 1.0)}
+"""What a unit without a prefix measures, and its bits, seconds or km/h."""
+
+SCALED = {"ms": ("s", 0.001), "min": ("s", 60.0), "h": ("s", 3600.0)}
+SCALED |= {"mile/hour": ("km/h", 1.609344), "m/s": ("km/h", 3.6)}
+"""Units that are not a base with a prefix: their base, and how much of it they are."""
 
 
 def scale_of(unit: str) -> tuple[str, float]:
@@ -86,6 +92,8 @@ def scale_of(unit: str) -> tuple[str, float]:
     (('B', 1000000000.0), ('B', 1024.0), ('bit/s', 1000000.0), ('%', 1.0))
     """
     text = unit.strip().replace("K", "k")
+    if (known := usual(text)) in SCALED:
+        return SCALED[known]
     for base in BASES:
         if text.endswith(base) and (prefix := text.removesuffix(base)) in PREFIXES:
             return base, PREFIXES[prefix]
@@ -97,6 +105,8 @@ def factor(of: str, to: str) -> float:
 
     >>> factor("GB", "MB"), factor("Mbit/s", "kB/s"), factor("KiB", "B"), factor("mph", "mi/h")
     (1000.0, 125.0, 1024.0, 1.0)
+    >>> factor("h", "min"), factor("m/s", "km/h")
+    (60.0, 3.6)
     """
     if usual(of) == usual(to):
         return 1.0
@@ -147,7 +157,8 @@ def is_speed(name: str, unit: str) -> bool:
     >>> is_speed("v", "km/h"), is_speed("avg_speed", "1"), is_speed("DL Speed", "Mbit/s")
     (True, True, False)
     """
-    return unit in UNITS_OF_SPEED or (unit == "1" and "speed" in name.lower())
+    named_so = re.search(r"(?i)speed|geschwindigkeit|vitesse|^v_(kfz|pkw|lkw)", name)
+    return unit in UNITS_OF_SPEED or (unit == "1" and named_so is not None)
 
 
 def is_level(name: str, unit: str) -> bool:
@@ -206,6 +217,8 @@ def common_unit(units: list[str]) -> str | None:
 
     >>> common_unit(["GB", "gb"]), common_unit(["kB", "MB"]), common_unit(["MB", "%"])
     ('GB', 'B', None)
+    >>> common_unit(["ms", "min"]), common_unit(["MB", ""])
+    ('s', None)
     """
     known = set(map(usual, units))
     if len(known) == 1:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import glob
 import pkgutil
+import shlex
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import click
@@ -65,7 +67,7 @@ def describe(path: Path) -> Description:
         raise InputError(f"{path}: no such file or folder; {advice}")
     for place in OF_FOLDERS if path.is_dir() else OF_FILES:
         if found := pkgutil.resolve_name(place)(path):
-            return found
+            return _checked(path, found)
     if path.is_dir():
         raise InputError(
             f"{path}: a folder without runs, models or raw records; give a file in it, or another "
@@ -77,6 +79,39 @@ def describe(path: Path) -> Description:
         f"{path}: unknown kind of file; give a cube (.nc), a table ({', '.join(suffixes())}), a "
         "folder of raw days or a run"
     )
+
+
+LONG = 2000
+"""Steps from which on a series is long enough to be forecast, if they are not very short."""
+
+
+def _checked(path: Path, found: Description) -> Description:
+    """Return a description whose next command has a horizon that the data are long enough for."""
+    words = shlex.split(found.next_command)
+    if words[1:2] != ["forecast"]:
+        return found
+    from data_prep.cube import open_cube
+
+    service = words[words.index("--service") + 1] if "--service" in words else None
+    at = words.index("--horizon") + 1
+    with open_cube(path) if found.cube is None else nullcontext(found.cube) as ds:
+        if ds.sizes["time"] >= LONG and found.about["step_minutes"] >= 1:
+            return found
+        if ds.sizes["time"] < 2:
+            return found._replace(next_command="")
+        from stforecast.forecasting.quick import DEFAULT_METHOD, make_plan  # imports torch
+
+        for horizon in (int(words[at]), 12, 6, 3, 1):
+            with suppress(InputError):
+                make_plan(ds, horizon, service, DEFAULT_METHOD, {})
+                words[at] = str(horizon)
+                return found._replace(next_command=shlex.join(words))
+    if found.cube is None:
+        return found._replace(next_command="")
+    options = words[words.index(str(path)) + 1 : at - 1]
+    more = [] if service is None else options[2:]
+    words = ["stforecast", "prepare", "table", "--raw", str(path), *(more or options)]
+    return found._replace(next_command=shlex.join([*words, "--out", f"{path.stem}.nc"]))
 
 
 def describe_on_page(path: Path, page: Path) -> Description:

@@ -113,7 +113,17 @@ def test_pickles_in_a_frame_are_refused(tmp_path):
         read(path)
 
 
-def test_other_kinds_name_the_function_of_pandas(tmp_path):
-    (tmp_path / "my.dta").touch()
-    with pytest.raises(InputError, match=r"pandas.read_stata\('.*my.dta'\).to_parquet\('my.pa"):
-        read(tmp_path / "my.dta")
+def test_other_kinds_are_to_be_exported(tmp_path):
+    for name, text in {"my.dta": "unknown kind of file '.dta'", "my.xml": "known kind"}.items():
+        (tmp_path / name).write_text("<a/>")
+        with pytest.raises(InputError, match=rf"{text}.*; export it as .*CSV"):
+            read(tmp_path / name)
+
+
+def test_lengths_of_time_are_seconds(tmp_path):
+    spans = pl.Series([0, 90_000, None]).cast(pl.Duration("ms"))
+    times = pd.date_range("2024-05-10", periods=3, freq="h").to_numpy()
+    pl.DataFrame({"time": times, "wait": spans}).write_parquet(tmp_path / "a.parquet")
+    wait = read(tmp_path / "a.parquet", layout="services")["wait"]
+    np.testing.assert_array_equal(wait.to_numpy().ravel(), [0, 90, np.nan])
+    assert wait.attrs["units"] == "s"

@@ -84,7 +84,7 @@ def test_steps_say_what_they_decided_in_their_order(export, caplog):
     assert set(said) <= set(STEPS)
     assert "rows" in said["decode"] or "semicolons" in said["decode"]
     assert "the first 2 lines are titles" in said["head"] or "line 3" in said["head"]
-    assert said["units"] == "units Last (GB): GB; pass --units for others"
+    assert said["units"] == "units Last (GB): GB; pass --units to convert them"
     assert "48 steps" in said["steps"]
     assert {note.table for note in notes} == {"export.csv"}
     assert cube.equals(read(export))

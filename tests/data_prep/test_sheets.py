@@ -10,6 +10,7 @@ openpyxl = pytest.importorskip("openpyxl", reason="the extra excel is not instal
 from data_prep.base.errors import InputError  # noqa: E402  after the check for openpyxl
 from data_prep.readers.decode import read_table  # noqa: E402
 from data_prep.readers.formats.excel import open_book  # noqa: E402
+from data_prep.sets.table import read  # noqa: E402
 
 DAY = datetime.datetime(2024, 3, 1, 13, 5, 7)
 SHEET = "xl/worksheets/sheet1.xml"
@@ -92,3 +93,17 @@ def test_a_document_type_is_refused(tmp_path):
     path = rewritten(path, lambda xml: "<!DOCTYPE a [<!ENTITY b 'c'>]>" + xml)
     with pytest.raises(InputError, match="document type"):
         read_table(path)
+
+
+def test_hidden_sheets_are_not_read(tmp_path):
+    book = openpyxl.Workbook()
+    book.active.title = "Data"
+    old = book.create_sheet("Old")
+    old.sheet_state = "hidden"
+    for sheet, value in ((book.active, 1.0), (old, 99.0)):
+        sheet.append(["time", "cell", "v"])
+        for day in range(1, 9):
+            sheet.append([datetime.datetime(2024, 3, day), "a", value + day])
+    book.save(tmp_path / "a.xlsx")
+    assert read(tmp_path / "a.xlsx")["v"].values.ravel().tolist() == [*range(2, 10)]
+    assert read(tmp_path / "a.xlsx", sheet="Old")["v"].values[0] == 100

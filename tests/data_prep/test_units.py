@@ -1,15 +1,28 @@
-"""Factors between units of data."""
+"""Units of data: their factors, and tables in several."""
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from data_prep.base.errors import InputError
+from data_prep.preparation import open_again, preparation_of
 from data_prep.readers.units import factor
+from data_prep.sets.table import read
+
+TIMES = pd.date_range("2024-05-10", periods=48, freq="h")
+VALUES = np.arange(1.0, 49)
+
+
+def save(path, **columns):
+    pd.DataFrame({"time": TIMES, **columns}).to_csv(path, index=False)
+    return path
 
 
 @pytest.mark.parametrize(
     ("of", "to", "wanted"),
     [
         ("GB", "MB", 1000), ("MB", "GB", 1 / 1000), ("GiB", "MiB", 1024), ("B", "bit", 8),
+        ("h", "s", 3600), ("m/s", "km/h", 3.6),
         ("KB", "kB", 1), ("Mbps", "Mbit/s", 1), ("MB/s", "Mbit/s", 8), ("TB", "B", 1e12),
     ],
 )  # fmt: skip
@@ -17,7 +30,67 @@ def test_volumes_and_rates_have_factors(of, to, wanted):
     assert factor(of, to) == pytest.approx(wanted, rel=1e-15)
 
 
-@pytest.mark.parametrize(("of", "to"), [("GB", "MB/s"), ("1", "GB"), ("mph", "km/h"), ("", "B")])
+@pytest.mark.parametrize(("of", "to"), [("GB", "MB/s"), ("1", "GB"), ("mph", "veh/h"), ("", "B")])
 def test_other_units_have_none(of, to):
     with pytest.raises(InputError, match="no factor is known from"):
         factor(of, to)
+
+
+def written(shape):
+    """Return columns of 1 to 48 MB, of which every other value is in kB."""
+    odd = np.arange(48) % 2 == 1
+    number, unit = np.where(odd, 1000 * VALUES, VALUES), np.where(odd, "kB", "MB")
+    if shape == "column":
+        return {"load": number, "Unit": unit}
+    if shape == "text":
+        return {"load": [f"{n} {u}" for n, u in zip(number, unit, strict=True)]}
+    return {"load (MB)": VALUES}
+
+
+@pytest.mark.parametrize("shape", ["column", "text", "name"])
+def test_values_are_converted_to_given_units(tmp_path, shape):
+    path = save(tmp_path / "a.csv", **written(shape))
+    for unit, size in (("MB", 1), ("GB", 1000), ("Mbit", 1 / 8)):
+        (values,) = read(path, layout="services", units=unit).data_vars.values()
+        np.testing.assert_allclose(values.to_numpy().ravel(), VALUES / size)
+        assert values.attrs["units"] == unit
+        assert values.name in ("load", f"load ({unit})")
+    with pytest.raises(InputError, match="does not convert to km/h") as refused:
+        read(path, layout="services", units="km/h")
+    assert "leave out --units" in refused.value.typed
+
+
+def test_a_later_delivery_is_read_in_the_unit_of_the_first(tmp_path):
+    first = read(save(tmp_path / "a.csv", **written("text")), layout="services")
+    later = save(tmp_path / "b.csv", load=[f"{v / 1000} GB" for v in VALUES])
+    again = open_again(later, preparation_of(first))
+    np.testing.assert_allclose(again["load"], first["load"])
+
+
+@pytest.mark.parametrize(
+    ("units", "sizes"),
+    [
+        (("B", "MB", "GB"), (1, 1e6, 1e9)), (("s", "ms", "min"), (1, 0.001, 60)),
+        (("MB", "", "GB"), None), (("MB", "%", "MB"), None), (("MB", "MB", ""), None),
+    ],
+)  # fmt: skip
+def test_columns_of_cells_in_several_units(tmp_path, units, sizes):
+    names = [f"{cell} ({unit})" if unit else cell for cell, unit in zip("abc", units, strict=True)]
+    path = save(tmp_path / "a.csv", **dict.fromkeys(names, VALUES))
+    if sizes:
+        np.testing.assert_allclose(read(path, layout="wide")["value"][0], sizes)
+        return
+    with pytest.raises(InputError, match="columns of cells are in MB") as refused:
+        read(path, layout="wide")
+    assert ("--units MB" in refused.value.typed) == (units == ("MB", "MB", ""))
+    if units[1] == "MB":
+        assert read(path, layout="wide", units="MB")["value"][0].values.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("digits", [2, 3, 6])
+@pytest.mark.parametrize("mark", [",", "."])
+def test_exponents_are_no_separators_of_thousands(tmp_path, digits, mark):
+    values = 1000.25 * VALUES
+    texts = [f"{v:.{digits}E}".replace(".", mark) for v in values]
+    ds = read(save(tmp_path / "a.csv", load=texts))
+    np.testing.assert_allclose(ds["value"].values.ravel(), values, rtol=10.0**-digits)

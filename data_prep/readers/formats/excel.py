@@ -47,7 +47,9 @@ class Book:
     def __init__(self, path: Path, reader: Any) -> None:
         self._path, self._reader, self._room = path, reader, 0
         found = reader.parser.find_sheets()
-        parts = {sheet.name: rel.target for sheet, rel in found if "chartsheet" not in rel.Type}
+        found = [(sheet, rel) for sheet, rel in found if "chartsheet" not in rel.Type]
+        parts = {sheet.name: rel.target for sheet, rel in found}
+        self.visible = [sheet.name for sheet, _ in found if sheet.state == "visible"]
         self.sheets = {n: part for n, part in parts.items() if part in reader.valid_files}
 
     def rows(self, name: str) -> tuple[list[tuple[Any, ...]], list[Area]]:
@@ -269,7 +271,7 @@ class Excel(Format):
         names: list[str] = []
         if options.sheet is None and path.is_file():
             with reading(path.name, cls.how, "save it again"), open_book(path) as book:
-                names = list(book.sheets)
+                names = book.visible
         if len(names) > 1:
             return [Part(name, path, sheet=name) for name in names]
         return super().parts(path, options)
@@ -283,7 +285,8 @@ class Excel(Format):
         """
         path = part.path
         with open_book(path) as book:
-            wanted = _choose_sheet(list(book.sheets), part.sheet or options.sheet, path.name)
+            wanted = part.sheet or options.sheet
+            wanted = _choose_sheet(list(book.sheets) if wanted else book.visible, wanted, path.name)
             found, merged = book.rows(wanted)
         rows = _filled(found, merged, path)
         if not rows:
