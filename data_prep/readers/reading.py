@@ -5,7 +5,7 @@
    `head`: titles, names, units above the data.
 3. `rows`: times across become rows; rows that are no records are left out; the columns of times.
 4. `numbers` and their units: decimal marks, thousands, units after numbers and in columns.
-5. `join`: several tables become one.
+5. `join`: several tables become one, whose columns `names` names.
 6. `times`, in `time_columns`: one column of times, of its parts or counted.
 7. `layout`: the other columns: cells, values, services.
 8. `cells`: ids, units of columns, `--cells`.
@@ -29,6 +29,7 @@ from data_prep.readers import (
     decode,
     join,
     layout,
+    names,
     numbers,
     open,
     places,
@@ -74,5 +75,6 @@ def _one_table(raw: Path | pd.DataFrame, options: TableOptions) -> Table:
         tables = rows.apply(decode.apply(parts, options), options)
     tables = [numbers.apply(table, mark, options) for table in tables]
     table = join.apply(tables, "" if isinstance(raw, pd.DataFrame) else raw.name, options)
+    table = names.apply(table, options)
     name, checksums = table.origin.name, {file.name: checksum(file) for file in files}
     return table.with_(about={"title": f"Table {name}", "source": name, "checksums": checksums})
