@@ -70,7 +70,7 @@ def test_objects_of_several_classes_are_asked_about(folder):
 def names(tmp_path):
     path = tmp_path / "counters.csv"
     path.write_text("counter,name,unit\nload,DL volume,MB\nbins,Users,\n0815,Alarms,\n")
-    return str(path)
+    return path
 
 
 def test_counters_get_their_names_and_units_from_a_table(folder, names):
@@ -97,8 +97,7 @@ def test_a_table_of_names_also_names_columns_of_texts(tmp_path, names):
     ],
 )
 def test_tables_that_name_no_counters_are_refused(folder, names, text, said):
-    with open(names, "w") as file:
-        file.write(text)
+    names.write_text(text)
     with pytest.raises(InputError, match=said):
         read(folder, names=names)
 

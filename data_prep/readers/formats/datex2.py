@@ -1,7 +1,8 @@
 """Measured data of road operators in DATEX II, versions 2 and 3, with an envelope or without.
 
 A site measures several values, each with an index. Only the operator's table of sites tells which
-lane or class of vehicles an index is of. So each index is a cell, unless each site has one alone.
+lane or class of vehicles an index is of, see `datex2_sites`. So each index is a cell, unless each
+site has one alone.
 Flows are rates in vehicles an hour, whatever the period. A value that is marked as an error, or a
 speed of -1 where no vehicle passed, is missing.
 """
@@ -33,6 +34,9 @@ PUBLICATION = re.compile(
     rb"<(?:[\w.-]+:)?(?:d2LogicalModel|measuredDataPublication|siteMeasurements)[\s>]"
 )
 """First elements of a publication, apart from an envelope."""
+
+SITE_TABLE = re.compile(rb"<(?:[\w.-]+:)?measurementSite(?:Table|Record)?[\s>]")
+"""First elements of a table of sites."""
 
 TIMES = ("measurementTimeDefault", "timeValue")
 """Elements that hold the time of a site's values, in versions 2 and 3."""
@@ -90,7 +94,7 @@ class Datex2(Format):
     @classmethod
     def recognises(cls, begin: bytes) -> bool:
         """Return whether it holds measurements of sites."""
-        return PUBLICATION.search(begin) is not None
+        return PUBLICATION.search(begin) is not None and not SITE_TABLE.search(begin)
 
     @classmethod
     def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:
