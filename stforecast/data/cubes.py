@@ -14,6 +14,7 @@ import xarray as xr
 
 from data_prep import cube as cube_files
 from data_prep.base.errors import InputError, Words, choose
+from data_prep.base.files import path_of
 from data_prep.readers.hdf5 import holds_frame
 from data_prep.readers.options import TableOptions
 from data_prep.readers.steps import counts_rows, from_frame
@@ -46,6 +47,7 @@ def open_cube(data: Data, *, name: str = "value", **options: Any) -> xr.Dataset:
     >>> open_cube(table, allow_gaps=True, units="MB")["value"].to_numpy().ravel().tolist()
     [1.0, 2.0, nan, 4.0]
     """
+    data = path_of(data) if isinstance(data, str) else data
     if isinstance(data, pd.DataFrame) and isinstance(data.index, pd.MultiIndex):
         levels = ", ".join(map(repr, data.index.names))
         raise InputError(
