@@ -1,7 +1,12 @@
 """Tables and queries of databases."""
 
+import os
+import shutil
 import sqlite3
+import subprocess
+import tempfile
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -74,3 +79,59 @@ def test_passwords_of_urls_are_not_repeated(capsys):
         with pytest.raises(InputError, match="a URL of postgresql") as e:
             refused()
         assert "secret" not in str(e.value) + "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        ("SELECT 1", "names no database"),
+        ("-- postgresql://me:secret@host/traffic", r"holds a password; .*PGPASSWORD"),
+        ("-- postgresql://host/traffic?password=secret", "holds a password"),
+    ],
+)
+def test_queries_of_postgresql_name_their_database_and_no_password(tmp_path, first, said):
+    (tmp_path / "counts.sql").write_text(f"{first}\nSELECT * FROM counts")
+    with pytest.raises(InputError, match=said) as e:
+        read(tmp_path / "counts.sql")
+    assert "secret" not in str(e.value)
+
+
+@pytest.fixture(scope="module")
+def server():
+    """URL of a PostgreSQL that is started for the tests."""
+    pytest.importorskip("adbc_driver_postgresql")
+    programs = [*Path("/usr/lib/postgresql").glob("*/bin"), Path(shutil.which("initdb") or "/")]
+    if not (programs[0] / "initdb").exists():
+        pytest.skip("no PostgreSQL here")
+    home = Path(tempfile.mkdtemp())
+    owner = {"user": "postgres"} if os.geteuid() == 0 else {}  # It refuses to work for root.
+    if owner:
+        shutil.chown(home, "postgres")
+
+    def call(program, *words):
+        subprocess.run([programs[0] / program, *words], check=True, cwd=home, **owner,
+                       stdout=subprocess.DEVNULL)  # fmt: skip
+
+    call("initdb", "-D", home / "data", "-A", "trust", "-U", "tester")
+    socket = f"-k {home} -c listen_addresses="
+    call("pg_ctl", "-D", home / "data", "-o", socket, "-w", "-l", home / "log", "start")
+    call("psql", "-h", home, "-U", "tester", "postgres", "-c",
+         "CREATE TABLE counts AS SELECT timestamptz '2024-03-01 00:00Z' + n * interval '1 hour'"
+         " AS time, c AS site, (n * 1.5)::numeric(8, 2) AS flow, n AS users"
+         " FROM generate_series(0, 23) n, unnest(array['a', 'b']) c")  # fmt: skip
+    yield f"postgresql:///postgres?host={home}&user=tester"
+    call("pg_ctl", "-D", home / "data", "-m", "fast", "stop")
+    shutil.rmtree(home)
+
+
+@pytest.mark.slow
+def test_a_real_postgresql_answers_and_is_not_written_to(server, tmp_path):
+    path = tmp_path / "counts.sql"
+    path.write_text(f"-- {server}\nSELECT * FROM counts")
+    cube = read(path)
+    np.testing.assert_array_equal(cube["flow"].to_numpy()[:, 0], 1.5 * np.arange(24))
+    np.testing.assert_array_equal(cube["users"].to_numpy()[:, 1], np.arange(24))
+    for query, said in (("DELETE FROM counts", "read-only"), ("SELECT x", "x")):
+        path.write_text(f"-- {server}\n{query}")
+        with pytest.raises(InputError, match=said):
+            read(path)
