@@ -38,6 +38,8 @@ class Part:
         content: what is read instead of the file's own content.
         sheet: name of the sheet.
         files: all files, if the path is their folder or pattern; see `Format.together`.
+        members: names and contents of several members of a zip that are one part.
+        format: format of the content, if the file has another, such as a zip.
     """
 
     name: str
@@ -45,6 +47,8 @@ class Part:
     content: bytes | None = None
     sheet: str | None = None
     files: tuple[Path, ...] = ()
+    members: tuple[tuple[str, bytes], ...] = ()
+    format: type[Format] | None = None
 
 
 class Format:
@@ -96,8 +100,9 @@ class Format:
 
 def contents(part: Part) -> Iterator[tuple[str, IO[bytes]]]:
     """Yield the name and the unpacked content of each file of a part."""
-    if part.content is not None:
-        yield part.name, io.BytesIO(part.content)
+    own = () if part.content is None else ((part.name, part.content),)
+    if own or part.members:
+        yield from ((name, io.BytesIO(content)) for name, content in own or part.members)
         return
     for path in part.files or (part.path,):
         if path.suffix.lower() == ".gz":
@@ -124,12 +129,21 @@ FORMATS: Registry[type[Format]] = Registry(
 """Classes by name, e.g. `parquet`."""
 
 
-def suffixes(*, in_folder: bool = False) -> tuple[str, ...]:
-    """Return the ends of the names of files that hold tables, also beside others in a folder."""
+def suffixes() -> tuple[str, ...]:
+    """Return the ends of the names of files that hold tables."""
     formats = [found.entry for found in FORMATS.found().values()]
-    ends = dict.fromkeys(end for found in formats for end in found.suffixes)
-    left_out = {end for found in formats for end in found.beside} if in_folder else ()
-    return tuple(end for end in ends if end not in left_out)
+    return tuple(dict.fromkeys(end for found in formats for end in found.suffixes))
+
+
+def tables_of(folder: Path) -> list[Path]:
+    """Return the tables of a folder, in the order of their names.
+
+    Files that often describe tables are left out if there are others, as are hidden ones.
+    """
+    files = sorted(p for p in folder.iterdir() if p.is_file() and p.name[:1] not in ".~")
+    found = [p for p in files if p.name.lower().endswith(suffixes())]
+    describe = tuple(end for f in FORMATS.found().values() for end in f.entry.beside)
+    return [p for p in found if not p.name.lower().endswith(describe)] or found
 
 
 def names_table(path: str) -> bool:
