@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep.base.errors import InputError, no_file, some
-from data_prep.readers.formats import Format, Part, format_of, names_table, suffixes, tables_of
+from data_prep.readers.formats import (
+    Format,
+    Part,
+    format_of,
+    format_of_all,
+    names_table,
+    suffixes,
+    tables_of,
+)
 from data_prep.readers.formats.text import may_have_times
 from data_prep.readers.options import TableOptions
 from data_prep.readers.origin import StepLog
@@ -42,6 +50,8 @@ def apply(path: Path, options: TableOptions) -> tuple[list[Path], list[Part]]:
 
 def _parts_of_all(path: Path, files: Sequence[Path], options: TableOptions) -> list[Part]:
     """Return the parts of all files, which are one where their format reads them together."""
+    if one := format_of_all(file.name for file in files):
+        return [Part(path.name, path, files=tuple(files), format=one)]
     first = format_of(files[0]) if len(files) > 1 else None
     if first and first.together and all(format_of(file) is first for file in files[1:]):
         return [Part(path.name, path, files=tuple(files))]

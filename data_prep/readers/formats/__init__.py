@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gzip
 import io
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, ClassVar, cast
@@ -61,6 +61,7 @@ class Format:
         beside: those of `suffixes` that in a folder often describe the tables beside them.
         typed: whether columns have types, as texts have not.
         together: whether many files are one part, as where each is of a few minutes.
+        sign: name of the file that shows that a folder or a zip is one part of this format.
     """
 
     name: ClassVar[str] = ""
@@ -69,6 +70,7 @@ class Format:
     beside: ClassVar[tuple[str, ...]] = ()
     typed: ClassVar[bool] = True
     together: ClassVar[bool] = False
+    sign: ClassVar[str] = ""
 
     @classmethod
     def recognises(cls, begin: bytes) -> bool:
@@ -170,6 +172,12 @@ def format_of(path: Path, content: bytes | None = None) -> type[Format] | None:
             content = file.read(BEGIN)
     found.sort(key=lambda f: "recognises" not in vars(f))
     return next((f for f in found if f.recognises((content or b"")[:BEGIN])), None)
+
+
+def format_of_all(names: Iterable[str]) -> type[Format] | None:
+    """Return the format of which files together are a table, as one of them shows."""
+    found = (f.entry for f in FORMATS.found().values())
+    return next((f for f in found if f.sign and f.sign in {*names}), None)
 
 
 def numbered(n: int) -> list[str]:

@@ -11,7 +11,7 @@ from typing import IO, cast
 
 from data_prep.base.errors import InputError, some
 from data_prep.base.limits import check_expansion, read_expanded
-from data_prep.readers.formats import Format, Part, format_of
+from data_prep.readers.formats import Format, Part, format_of, format_of_all
 from data_prep.readers.formats.json import Json
 from data_prep.readers.formats.text import TEXTS
 from data_prep.readers.options import TableOptions
@@ -61,7 +61,8 @@ def _members(packed: zipfile.ZipFile, path: Path) -> list[Part]:
         kind = format_of(Path(name), content)
         found.append(Part(Path(name).name, path, content, format=kind))
     kinds = {part.format for part in found}
-    if len(kinds) == 1 and (kind := kinds.pop()) and kind.together:
+    kind = format_of_all(part.name for part in found) or kinds.pop()
+    if kind and (kind.sign or (kind.together and not kinds)):
         members = tuple((part.name, part.content or b"") for part in found)
         return [Part(path.name, path, members=members, format=kind)]
     return found
