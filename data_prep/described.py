@@ -352,15 +352,12 @@ def _forecast(path: Path, about: dict[str, Any], options: Sequence[str] = ()) ->
 
 def of_table(path: Path) -> Description | None:
     """Describe a table, or several in a folder or by a pattern."""
-    from data_prep.readers.formats import names_table, suffixes
+    from data_prep.readers.formats import names_table, tables_of
     from data_prep.readers.open import is_pattern
 
     if path.is_dir():
-        ends = suffixes(in_folder=True)
-        is_table = any(file.name.lower().endswith(ends) for file in path.iterdir())
-    else:
-        is_table = is_pattern(path) or names_table(path.name)
-    return _table(path) if is_table else None
+        return _table(path) if tables_of(path) else None
+    return _table(path) if is_pattern(path) or names_table(path.name) else None
 
 
 def _table(path: Path) -> Description:
@@ -410,10 +407,13 @@ def _unclear(path: Path, error: InputError, notes: Sequence[Note]) -> Descriptio
     from data_prep.readers.options import TableOptions
 
     question, kind = error.typed, "table, not clear without options"
-    more = ""
+    command, more = f"stforecast prepare table --raw {quote(str(path))}", ""
+    untabled = any(map(error.names, ("object_class", "query", "records")))
     if error.offers:
-        more = f"stforecast prepare table --raw {quote(str(path))} {error.offers[0]} --dry-run"
-    if error.names("object_class") or not path.is_file() or path.suffix.lower() == ".zip":
+        more = f"{command} {error.offers[0]} --dry-run"
+    elif untabled:
+        more = f"{command} --dry-run, with the option named above"
+    if untabled or not path.is_file() or path.suffix.lower() == ".zip":
         if not more:
             raise error
         return Description(kind, {"problem": question, **notes_of(notes)}, question, more)

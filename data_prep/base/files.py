@@ -243,3 +243,20 @@ def checksum(path: Path, algorithm: str = "sha256") -> str:
     remedy = "check its permissions and the disk"
     with reading(path, "to its end", remedy), path.open("rb") as file:
         return f"{algorithm}:{hashlib.file_digest(file, algorithm).hexdigest()}"
+
+
+def path_of(text: str) -> Path:
+    """Return the path of a file; a database of SQLite may be given as a URL.
+
+    Raises:
+        InputError: for another URL, of which the message repeats nothing that may be secret.
+
+    >>> path_of("a.csv").name, path_of("sqlite:///counts.db").name
+    ('a.csv', 'counts.db')
+    """
+    found = re.match(r"([A-Za-z][\w+.-]*)://(/?)", text)
+    if found is None:
+        return Path(text)
+    if found[1] == "sqlite" and found[2]:
+        return Path(text[found.end() :])
+    raise InputError(f"a URL of {found[1]}, expected a file, or a database as sqlite:///FILE")

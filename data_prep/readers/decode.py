@@ -64,7 +64,8 @@ def of_frame(df: pd.DataFrame) -> Table:
 
 def read_part(part: Part, options: TableOptions, keys: Container[str]) -> Table:
     """Read a part as it stands: numbers with commas are text; columns of `keys` stay text."""
-    path, found = part.path, checked_format((part.files or (part.path,))[0], part.content)
+    path = part.path
+    found = part.format or checked_format((part.files or (path,))[0], part.content)
     with reading(path.name, found.how, "save it again"), _without_panic():
         table = found.read(part, options, keys)
     _check_texts(table.columns, path)

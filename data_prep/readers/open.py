@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep.base.errors import InputError, no_file, some
-from data_prep.readers.formats import Format, Part, format_of, suffixes
+from data_prep.readers.formats import (
+    Format,
+    Part,
+    format_of,
+    format_of_all,
+    names_table,
+    suffixes,
+    tables_of,
+)
 from data_prep.readers.formats.text import may_have_times
 from data_prep.readers.options import TableOptions
 from data_prep.readers.origin import StepLog
@@ -31,7 +39,8 @@ def apply(path: Path, options: TableOptions) -> tuple[list[Path], list[Part]]:
         log.note(path.name, f"one table, in {parts[0].path.name}")
         return files, parts
     log.note(path.name, f"{len(parts)} tables: {some([part.name for part in parts], 5)}")
-    prose = [p for p in parts if p.sheet is None and not may_have_times(p.path, p.content)]
+    texts = [p for p in parts if p.sheet is None and not (p.format and p.format.typed)]
+    prose = [p for p in texts if not may_have_times(p.path, p.content)]
     if 0 < len(prose) < len(parts):
         names = some([p.name for p in prose], 5)
         log.warning(path.name, f"left out, as no row has a time: {names}")
@@ -41,6 +50,8 @@ def apply(path: Path, options: TableOptions) -> tuple[list[Path], list[Part]]:
 
 def _parts_of_all(path: Path, files: Sequence[Path], options: TableOptions) -> list[Part]:
     """Return the parts of all files, which are one where their format reads them together."""
+    if one := format_of_all(file.name for file in files):
+        return [Part(path.name, path, files=tuple(files), format=one)]
     first = format_of(files[0]) if len(files) > 1 else None
     if first and first.together and all(format_of(file) is first for file in files[1:]):
         return [Part(path.name, path, files=tuple(files))]
@@ -65,8 +76,7 @@ def files_of(path: Path) -> list[Path]:
     top = Path(path.anchor or ".")
     found = path.iterdir() if path.is_dir() else top.glob(str(path.relative_to(path.anchor)))
     shown = sorted(p for p in found if p.is_file() and p.name[:1] not in ".~")
-    ends = suffixes(in_folder=path.is_dir())
-    files = [p for p in shown if p.name.lower().endswith(ends)]
+    files = tables_of(path) if path.is_dir() else [p for p in shown if names_table(p.name)]
     if not files:
         raise no_file(path, "table", f"give one of {', '.join(suffixes())}, or a folder of them")
     check_number(path, files)

@@ -55,6 +55,10 @@ class TableOptions:
         decimal: Decimal mark of a text file; auto takes a comma where nothing else fits.
         object_class: Class of the managed objects to read from measurements of network elements,
             such as NRCellDU; by default the only one.
+        names: Table that names columns such as counters: codes in its first column, names in the
+            second, and perhaps a column `unit`.
+        query: Query of a database, such as 'SELECT * FROM counts'; by default its only table.
+        records: Path of the list of objects in JSON, such as data.rows; by default the only one.
         sheet: Sheet of an Excel file; by default all that have times.
         encoding: Encoding of a text file, such as cp1252; by default recognised.
         sites: Table of sites, whose columns describe the cells: positions, vendor, capacity; or
@@ -91,6 +95,9 @@ class TableOptions:
     no_header: bool = False
     decimal: Decimal = "auto"
     object_class: str | None = None
+    names: str | None = None
+    query: str | None = None
+    records: str | None = None
     sheet: str | None = None
     encoding: str | None = None
     sites: str | None = None

@@ -5,9 +5,13 @@
    `head`: titles, names, units above the data.
 3. `rows`: times across become rows; rows that are no records are left out; the columns of times.
 4. `numbers` and their units: decimal marks, thousands, units after numbers and in columns.
-5. `join`: several tables become one.
+5. `join`: several tables become one, whose columns `names` names.
 6. `times`, in `time_columns`: one column of times, of its parts or counted.
+<<<<<<< HEAD
 7. `layout`: the other columns: cells, values, services; `flags` that spoil values.
+=======
+7. `layout`: the other columns: cells, values, services, and `marks`: flags of wrong values.
+>>>>>>> wt-formats
 8. `cells`: ids, units of columns, `--cells`.
 9. `steps`: even steps in time and missing values: a cube.
 10. `places`: a table of sites.
@@ -30,6 +34,8 @@ from data_prep.readers import (
     flags,
     join,
     layout,
+    marks,
+    names,
     numbers,
     open,
     places,
@@ -45,10 +51,15 @@ from data_prep.readers.table import Table
 
 def read(raw: Path | pd.DataFrame, options: TableOptions) -> xr.Dataset:
     """Read a table, or several, as a cube."""
+<<<<<<< HEAD
     table, given = _one_table(raw, options), options
     options = options.of_joined
     table = time_columns.apply(table, options)
     table = flags.apply(layout.apply(table, options))
+=======
+    table = time_columns.apply(_one_table(raw, options), options)
+    table = marks.apply(layout.apply(table, options))
+>>>>>>> wt-formats
     table = cells.apply(table, options).packed()
     try:
         cube = steps.apply(table, options)
@@ -77,5 +88,6 @@ def _one_table(raw: Path | pd.DataFrame, options: TableOptions) -> Table:
         tables = rows.apply(decode.apply(parts, options), options)
     tables = [numbers.apply(table, mark, options) for table in tables]
     table = join.apply(tables, "" if isinstance(raw, pd.DataFrame) else raw.name, options)
+    table = names.apply(table, options)
     name, checksums = table.origin.name, {file.name: checksum(file) for file in files}
     return table.with_(about={"title": f"Table {name}", "source": name, "checksums": checksums})

@@ -53,7 +53,7 @@ log = StepLog("times")
 def apply(table: Table, options: TableOptions) -> Table:
     """Give a table one column of times, made of their parts, or of the first time and a step."""
     table = join_times(table)
-    if options.start and options.step:
+    if options.start and options.step and "start" not in table.decided:
         table = _set_times(table, options)
     elif not table.times:
         found = no_column(options.time, table.names, table.origin)

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import IO, Any
 from xml.parsers import expat
+
+import polars as pl
+
+from data_prep.base.errors import InputError
+from data_prep.readers.formats import Part, contents, table_of
+from data_prep.readers.table import Table
 
 DEEPEST = 64
 """Most elements within each other."""
@@ -66,3 +73,43 @@ def parse(file: IO[bytes], handlers: Handlers) -> None:
         raise ValueError(f"not valid XML: {e}") from e
     except KeyError as e:
         raise ValueError(f"line {parser.CurrentLineNumber}: no attribute {e}") from e
+
+
+class Values(Handlers):
+    """Collects rows `(time, cell, quantity, value)`; None is a missing value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[tuple[datetime, str, str, float | None]] = []
+
+    @property
+    def text(self) -> str:
+        """The text of an element that holds no others, at its end."""
+        return "".join(self.texts).strip()
+
+    def table(self) -> pl.DataFrame:
+        """Return columns of the rows; the same row twice counts once."""
+        names = ["time", "cell", "quantity", "value"]
+        return pl.DataFrame(self.rows, names, orient="row", infer_schema_length=None).unique(
+            maintain_order=True
+        )
+
+
+def read_values(part: Part, values: Values, expected: str) -> Table:
+    """Read all files of a part with handlers that collect values.
+
+    Returns:
+        `time`, `cell` and a column for each quantity.
+
+    Raises:
+        InputError: if a file cannot be read, or none holds a value.
+    """
+    for name, file in contents(part):
+        try:
+            parse(file, values)
+        except ValueError as e:
+            raise InputError(f"{name}: {e}") from e
+    if not values.rows:
+        raise InputError(f"{part.name}: no measured value; give {expected}")
+    wide = values.table().pivot("quantity", index=["time", "cell"], values="value")
+    return table_of(part, wide.sort("time", "cell"))

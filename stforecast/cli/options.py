@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import glob
 import inspect
+import os
 import pkgutil
 import types
 import typing
@@ -21,12 +22,24 @@ from click.core import ParameterSource
 from click.types import OptionHelpExtra
 
 from data_prep.base.errors import InputError, close_to, no_file
+from data_prep.base.files import path_of
 from data_prep.base.registry import entries
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 """Settings of the context of every command."""
 
-PATH = click.Path(path_type=Path)
+
+class _Path(click.Path):
+    """A path, or the URL of a database of SQLite."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        """Return the path."""
+        return super().convert(path_of(os.fspath(value)), param, ctx)
+
+
+PATH = _Path(path_type=Path)
 
 Sections = Callable[[list[str]], dict[str, list[click.Option]]]
 """Function from raw arguments to titled lists of options that depend on them."""

@@ -14,6 +14,7 @@ import xarray as xr
 
 from data_prep import cube as cube_files
 from data_prep.base.errors import InputError, Words, choose
+from data_prep.base.files import path_of
 from data_prep.readers.hdf5 import holds_frame
 from data_prep.readers.options import TableOptions
 from data_prep.readers.steps import counts_rows, from_frame
@@ -46,6 +47,7 @@ def open_cube(data: Data, *, name: str = "value", **options: Any) -> xr.Dataset:
     >>> open_cube(table, allow_gaps=True, units="MB")["value"].to_numpy().ravel().tolist()
     [1.0, 2.0, nan, 4.0]
     """
+    data = path_of(data) if isinstance(data, str) else data
     if isinstance(data, pd.DataFrame) and isinstance(data.index, pd.MultiIndex):
         levels = ", ".join(map(repr, data.index.names))
         raise InputError(
@@ -93,11 +95,10 @@ def is_table(data: object) -> bool:
     path = os.fspath(data)
     if path.endswith(".nc"):
         return False
-    from data_prep.readers.formats import names_table, suffixes  # slow to import
+    from data_prep.readers.formats import names_table, tables_of  # slow to import
 
     if Path(path).is_dir():
-        ends = suffixes(in_folder=True)
-        return any(file.name.lower().endswith(ends) for file in Path(path).iterdir())
+        return bool(tables_of(Path(path)))
     return names_table(path) and (not h5py.is_hdf5(path) or holds_frame(Path(path)))
 
 

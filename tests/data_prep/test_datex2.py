@@ -10,6 +10,7 @@ from data_prep.base.errors import InputError
 from data_prep.readers.formats import Part
 from data_prep.readers.formats.datex2 import Datex2
 from data_prep.readers.options import TableOptions
+from data_prep.sets import table
 
 
 @pytest.fixture
@@ -60,6 +61,46 @@ def test_what_was_not_measured_is_missing(wrong, read):
 def test_a_publication_that_came_twice_counts_once(read):
     text = SITE.format(site="A", time="2024-01-01T00:00:00Z", values=flow(1, 60))
     assert len(read(text, text)) == 1
+
+
+SITES = """<d2LogicalModel><payloadPublication><measurementSiteTable id="T">{sites}
+</measurementSiteTable></payloadPublication></d2LogicalModel>"""
+
+RECORD = """<{tag} id="{site}" version="1">
+  <measurementSiteName><values><value lang="nl">A4 at {site}</value></values></measurementSiteName>
+  <measurementSpecificCharacteristics index="1"><measurementSpecificCharacteristics>
+    <specificLane>lane1</specificLane><specificVehicleCharacteristics>
+    <lengthCharacteristic><comparisonOperator>lessThan</comparisonOperator>
+    <vehicleLength>5.6</vehicleLength></lengthCharacteristic></specificVehicleCharacteristics>
+  </measurementSpecificCharacteristics></measurementSpecificCharacteristics>
+  <measurementSpecificCharacteristics index="2"><measurementSpecificCharacteristics>
+    <specificLane>lane2</specificLane><specificVehicleCharacteristics>
+    <vehicleType>anyVehicle</vehicleType></specificVehicleCharacteristics>
+  </measurementSpecificCharacteristics></measurementSpecificCharacteristics>
+  <measurementSiteLocation><locationForDisplay><latitude>52.5</latitude>
+    <longitude>4.25</longitude></locationForDisplay></measurementSiteLocation></{tag}>"""
+
+
+@pytest.mark.parametrize("tag", ["measurementSiteRecord", "measurementSite"])
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_table_of_sites_names_and_places_the_cells(tmp_path, tag, packed):
+    (tmp_path / "minutes").mkdir()
+    for minute in range(3):
+        values = flow(1, 60 + minute) + flow(2, 120)
+        text = SITE.format(site="A", time=f"2024-01-01T00:0{minute}:00Z", values=values)
+        (tmp_path / "minutes" / f"{minute}.xml").write_text(text)
+    text = SITES.format(sites="".join(RECORD.format(tag=tag, site=site) for site in "AB")).encode()
+    sites = tmp_path / f"sites.xml{'.gz' * packed}"
+    sites.write_bytes(gzip.compress(text) if packed else text)
+    cube = table.read(tmp_path / "minutes", sites=str(sites))
+    assert cube["cell"].to_numpy().tolist() == ["A/1", "A/2"]
+    assert (cube["lon"].to_numpy().tolist(), cube["lat"].to_numpy().tolist()) == (
+        [4.25] * 2,
+        [52.5] * 2,
+    )
+    assert cube["lane"].to_numpy().tolist() == ["lane1", "lane2"]
+    assert cube["vehicles"].to_numpy().tolist() == ["lessThan 5.6 m", "anyVehicle"]
+    assert cube["name"].to_numpy().tolist() == ["A4 at A"] * 2
 
 
 @pytest.mark.parametrize("text", ["<d2LogicalModel/>", "<d2LogicalModel>"])

@@ -66,6 +66,42 @@ def test_objects_of_several_classes_are_asked_about(folder):
     assert len(read(folder, object_class="NRCellDU")["time"]) == 8
 
 
+@pytest.fixture
+def names(tmp_path):
+    path = tmp_path / "counters.csv"
+    path.write_text("counter,name,unit\nload,DL volume,MB\nbins,Users,\n0815,Alarms,\n")
+    return path
+
+
+def test_counters_get_their_names_and_units_from_a_table(folder, names):
+    cube = read(folder, names=str(names))
+    assert cube["DL volume"].to_numpy()[:2, 0].tolist() == [10.0, 11.0]
+    assert cube["DL volume"].attrs["units"] == "MB"
+    cube = read(folder, names=str(names), values="Users[2]")
+    assert cube["Users[2]"].to_numpy().tolist() == [[4.0]] * 8
+
+
+def test_a_table_of_names_also_names_columns_of_texts(tmp_path, names):
+    path = tmp_path / "export.csv"
+    rows = [f"2024-03-01 0{h}:00,{c},{h}" for h in range(5) for c in "ab"]
+    path.write_text("\n".join(["time,cell,0815", *rows]))
+    assert read(path, names=str(names))["Alarms"].to_numpy()[:, 0].tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("counter,name\nother,Other\n", r"holds none of the columns .*'load'.* 'other'"),
+        ("counter,name\nload,cell\n", "several columns .* would be 'cell'"),
+        ("counter\nload\n", "one column"),
+    ],
+)
+def test_tables_that_name_no_counters_are_refused(folder, names, text, said):
+    names.write_text(text)
+    with pytest.raises(InputError, match=said):
+        read(folder, names=str(names))
+
+
 def test_events_hold_the_same(tmp_path):
     path = tmp_path / "events.json"
     path.write_text(json.dumps([event(1_700_000_100 + 900 * i, str(i)) for i in range(4)]))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gzip
 import io
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, ClassVar, cast
@@ -38,6 +38,8 @@ class Part:
         content: what is read instead of the file's own content.
         sheet: name of the sheet.
         files: all files, if the path is their folder or pattern; see `Format.together`.
+        members: names and contents of several members of a zip that are one part.
+        format: format of the content, if the file has another, such as a zip.
     """
 
     name: str
@@ -45,6 +47,8 @@ class Part:
     content: bytes | None = None
     sheet: str | None = None
     files: tuple[Path, ...] = ()
+    members: tuple[tuple[str, bytes], ...] = ()
+    format: type[Format] | None = None
 
 
 class Format:
@@ -57,6 +61,7 @@ class Format:
         beside: those of `suffixes` that in a folder often describe the tables beside them.
         typed: whether columns have types, as texts have not.
         together: whether many files are one part, as where each is of a few minutes.
+        sign: name of the file that shows that a folder or a zip is one part of this format.
     """
 
     name: ClassVar[str] = ""
@@ -65,6 +70,7 @@ class Format:
     beside: ClassVar[tuple[str, ...]] = ()
     typed: ClassVar[bool] = True
     together: ClassVar[bool] = False
+    sign: ClassVar[str] = ""
 
     @classmethod
     def recognises(cls, begin: bytes) -> bool:
@@ -96,8 +102,9 @@ class Format:
 
 def contents(part: Part) -> Iterator[tuple[str, IO[bytes]]]:
     """Yield the name and the unpacked content of each file of a part."""
-    if part.content is not None:
-        yield part.name, io.BytesIO(part.content)
+    own = () if part.content is None else ((part.name, part.content),)
+    if own or part.members:
+        yield from ((name, io.BytesIO(content)) for name, content in own or part.members)
         return
     for path in part.files or (part.path,):
         if path.suffix.lower() == ".gz":
@@ -124,12 +131,21 @@ FORMATS: Registry[type[Format]] = Registry(
 """Classes by name, e.g. `parquet`."""
 
 
-def suffixes(*, in_folder: bool = False) -> tuple[str, ...]:
-    """Return the ends of the names of files that hold tables, also beside others in a folder."""
+def suffixes() -> tuple[str, ...]:
+    """Return the ends of the names of files that hold tables."""
     formats = [found.entry for found in FORMATS.found().values()]
-    ends = dict.fromkeys(end for found in formats for end in found.suffixes)
-    left_out = {end for found in formats for end in found.beside} if in_folder else ()
-    return tuple(end for end in ends if end not in left_out)
+    return tuple(dict.fromkeys(end for found in formats for end in found.suffixes))
+
+
+def tables_of(folder: Path) -> list[Path]:
+    """Return the tables of a folder, in the order of their names.
+
+    Files that often describe tables are left out if there are others, as are hidden ones.
+    """
+    files = sorted(p for p in folder.iterdir() if p.is_file() and p.name[:1] not in ".~")
+    found = [p for p in files if p.name.lower().endswith(suffixes())]
+    describe = tuple(end for f in FORMATS.found().values() for end in f.entry.beside)
+    return [p for p in found if not p.name.lower().endswith(describe)] or found
 
 
 def names_table(path: str) -> bool:
@@ -156,6 +172,12 @@ def format_of(path: Path, content: bytes | None = None) -> type[Format] | None:
             content = file.read(BEGIN)
     found.sort(key=lambda f: "recognises" not in vars(f))
     return next((f for f in found if f.recognises((content or b"")[:BEGIN])), None)
+
+
+def format_of_all(names: Iterable[str]) -> type[Format] | None:
+    """Return the format of which files together are a table, as one of them shows."""
+    found = (f.entry for f in FORMATS.found().values())
+    return next((f for f in found if f.sign and f.sign in {*names}), None)
 
 
 def numbered(n: int) -> list[str]:

@@ -1,7 +1,8 @@
 """Measured data of road operators in DATEX II, versions 2 and 3, with an envelope or without.
 
 A site measures several values, each with an index. Only the operator's table of sites tells which
-lane or class of vehicles an index is of. So each index is a cell, unless each site has one alone.
+lane or class of vehicles an index is of, see `datex2_sites`. So each index is a cell, unless each
+site has one alone.
 Flows are rates in vehicles an hour, whatever the period. A value that is marked as an error, or a
 speed of -1 where no vehicle passed, is missing.
 """
@@ -14,11 +15,10 @@ from datetime import datetime
 
 import polars as pl
 
-from data_prep.base.errors import InputError
-from data_prep.readers.formats import Format, Part, contents, table_of
+from data_prep.readers.formats import Format, Part
 from data_prep.readers.options import TableOptions
 from data_prep.readers.table import Table
-from data_prep.readers.xml import Handlers, parse
+from data_prep.readers.xml import Values, read_values
 
 QUANTITIES = {
     "vehicleFlowRate": "flow",
@@ -34,16 +34,18 @@ PUBLICATION = re.compile(
 )
 """First elements of a publication, apart from an envelope."""
 
+SITE_TABLE = re.compile(rb"<(?:[\w.-]+:)?measurementSite(?:Table|Record)?[\s>]")
+"""First elements of a table of sites."""
+
 TIMES = ("measurementTimeDefault", "timeValue")
 """Elements that hold the time of a site's values, in versions 2 and 3."""
 
 
-class _Publication(Handlers):
-    """Collects rows `(time, site, index, quantity, value)`."""
+class _Publication(Values):
+    """Collects the values of sites, whose cells are `site/index`."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.rows: list[tuple[datetime, str, str, str, float | None]] = []
         self.site, self.index, self.time = "", "", ""
         self.within = 0
         self.values: list[tuple[str, str, float | None]] = []
@@ -62,23 +64,29 @@ class _Publication(Handlers):
 
     def stop(self, tag: str) -> None:
         """Handle the end of an element."""
-        text = "".join(self.texts).strip()
         if self.within:
             self.within -= 1
         elif tag in TIMES and not self.time:
-            self.time = text
+            self.time = self.text
         elif tag == "dataError":
-            self.wrong = text.lower() in ("true", "1")
+            self.wrong = self.text.lower() in ("true", "1")
             if self.wrong and self.values and self.values[-1][0] == self.index:
                 self.values[-1] = (*self.values[-1][:2], None)
-        elif tag in QUANTITIES and text:
+        elif tag in QUANTITIES and (text := self.text):
             value = None if self.wrong else float(text)
             quantity = QUANTITIES[tag]
             missing = quantity == "speed" and value is not None and value < 0
             self.values.append((self.index, quantity, None if missing else value))
-        elif tag == "siteMeasurements":
-            time = datetime.fromisoformat(self.time) if self.values else None
-            self.rows += [(time, self.site, *value) for value in self.values if time]
+        elif tag == "siteMeasurements" and self.values:
+            time = datetime.fromisoformat(self.time)
+            self.rows += [(time, f"{self.site}/{i}", what, v) for i, what, v in self.values]
+
+    def table(self) -> pl.DataFrame:
+        """Return columns of the rows; a cell has no index where each site has one alone."""
+        table = super().table()
+        site = table["cell"].str.replace("/[^/]*$", "")
+        several = site.n_unique() < table["cell"].n_unique()
+        return table if several else table.with_columns(cell=site)
 
 
 class Datex2(Format):
@@ -90,7 +98,7 @@ class Datex2(Format):
     @classmethod
     def recognises(cls, begin: bytes) -> bool:
         """Return whether it holds measurements of sites."""
-        return PUBLICATION.search(begin) is not None
+        return PUBLICATION.search(begin) is not None and not SITE_TABLE.search(begin)
 
     @classmethod
     def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:
@@ -99,23 +107,5 @@ class Datex2(Format):
         Returns:
             `time`, as the publication gives it; `cell`, the site, with `/index` where a site has
             several; and a column for each of `QUANTITIES` that was measured.
-
-        Raises:
-            InputError: if a file cannot be read, or none holds a measured value.
         """
-        publication = _Publication()
-        for name, file in contents(part):
-            try:
-                parse(file, publication)
-            except ValueError as e:
-                raise InputError(f"{name}: {e}") from e
-        if not publication.rows:
-            raise InputError(f"{part.name}: no measured value; give publications of MeasuredData")
-        names = ["time", "site", "index", "quantity", "value"]
-        table = pl.DataFrame(publication.rows, names, orient="row").unique(maintain_order=True)
-        several = len(table.select("site", "index").unique()) > table["site"].n_unique()
-        cell = pl.concat_str("site", pl.lit("/"), "index") if several else pl.col("site")
-        wide = table.with_columns(cell=cell).pivot(
-            "quantity", index=["time", "cell"], values="value", aggregate_function=None
-        )
-        return table_of(part, wide.sort("time", "cell"))
+        return read_values(part, _Publication(), "publications of MeasuredData")

@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,7 @@ import polars as pl
 
 from data_prep.base.errors import InputError, Words, counted, some
 from data_prep.readers.formats import Format, Part, contents, table_of
+from data_prep.readers.names import read_names
 from data_prep.readers.options import TableOptions
 from data_prep.readers.origin import StepLog
 from data_prep.readers.table import Table
@@ -435,7 +437,9 @@ def read_measurements(
     Raises:
         InputError: as `Measurements.table`; if a file cannot be read.
     """
-    wanted = [*filter(None, map(str.strip, (options.values or "").split(",")))]
+    wanted = options.chosen or []
+    if options.names is not None:
+        wanted = [*map(read_names(Path(options.names)).code, wanted)]
     found = Measurements(options.object_class, wanted)
     for name, file in contents(part):
         try:

@@ -20,7 +20,9 @@ from data_prep.readers.options import TableOptions
 from data_prep.readers.table import Table
 
 ANSWER = re.compile(
-    rb'\s*(?:\[\s*{\s*"metric"\s*:|{\s*"(?:status|data)"\s*:.{0,200}?"result(?:Type)?")', re.DOTALL
+    rb'\s*(?:\[\s*|{\s*"(?:status|data)"\s*:.{0,200}?)'
+    rb'(?:"resultType"\s*:|"result"\s*:\s*\[\s*{\s*"metric"|{\s*"metric"\s*:)',
+    re.DOTALL,
 )
 """How an answer of Prometheus begins, or a list of its series."""
 

@@ -1,0 +1,109 @@
+"""PeMS's texts of stations, WebTRIS, GTFS-ride and portable counters."""
+
+import json
+import zipfile
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from data_prep.base.errors import InputError
+from data_prep.sets.table import read
+from stforecast.cli.info import describe
+
+DAY = pd.date_range("2024-03-01", periods=96, freq="15min")
+
+
+def test_texts_of_pems_stations(tmp_path, caplog):
+    for day in ("01", "02"):
+        lines = [
+            f"{t:%m/%d/%Y %H:%M:%S},{s},4,101,N,ML,.5,10,{100 * ((s, t.hour) != (400017, 3))},"
+            f"{t.hour + s % 10},.05,65.3,10,50,.05,65.5,1" + ",10,51,.05,65.5,1" * (s == 400001)
+            + ",,,,," * (s == 400017)
+            for t in pd.date_range(f"2024-03-{day}", periods=288, freq="5min")
+            for s in (400001, 400017)
+        ]  # fmt: skip
+        name = f"d04_text_station_5min_2024_03_{day}.txt"
+        (tmp_path / "pems").mkdir(exist_ok=True)
+        (tmp_path / "pems" / name).write_text("\n".join(lines) + "\n")
+    cube = read(tmp_path / "pems")
+    assert cube.sizes == {"time": 576, "cell": 2}
+    assert str(cube["time"].to_numpy()[288])[:16] == "2024-03-02T00:00", "month first"
+    truth = np.tile(np.repeat(np.arange(24.0), 12), 2)
+    np.testing.assert_array_equal(cube["flow"].to_numpy()[:, 0], truth + 1)
+    np.testing.assert_array_equal(
+        cube["flow"].to_numpy()[:, 1], np.where(truth == 3, np.nan, truth + 7)
+    )
+    assert set(cube.data_vars) == {"flow", "occupancy", "speed"}
+    assert cube["speed"].attrs["units"] == "mile/hour"
+    assert "24 rows of imputed values are missing" in caplog.text
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_webtris(tmp_path, form):
+    rows = pd.DataFrame({
+        "Site Name": "M25/4876B",
+        "Report Date": DAY.strftime("%d/%m/%Y 00:00:00" if form == "csv" else "%Y-%m-%dT00:00:00"),
+        "Time Period Ending": (DAY + pd.Timedelta("14min")).strftime("%H:%M:%S"),
+        "Time Interval": np.arange(96).astype(str),
+        "521 - 660 cm": "",
+        "Avg mph": (60 + np.arange(96) % 3).astype(str),
+        "Total Volume": (100 + 3 * np.arange(96) % 7).astype(str),
+    })  # fmt: skip
+    path = tmp_path / f"report.{form}"
+    links = [{"rel": "nextPage", "href": "x"}]
+    records = {"Header": {"row_count": 96, "links": links}, "Rows": rows.to_dict("records")}
+    path.write_text(rows.to_csv(index=False) if form == "csv" else json.dumps(records))
+    cube = read(path, time_format="%d/%m/%Y %H:%M:%S" if form == "csv" else "")
+    assert cube["cell"].to_numpy().tolist() == ["M25/4876B"]
+    assert cube["Total Volume"].to_numpy()[:, 0].tolist() == (100 + 3 * np.arange(96) % 7).tolist()
+    assert cube["Avg mph"].attrs["units"] == "mile/hour"
+    assert "Time Interval" not in cube
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_gtfs_ride(tmp_path, packed):
+    texts = {
+        "agency.txt": "agency_id,agency_name\nRIDE,Transit\n",
+        "board_alight.txt": "trip_id,stop_id,stop_sequence,boardings,alightings,service_date,"
+        "service_arrival_time\n"
+        "T1,A,1,5,3,20240301,6:15:00\nT1,B,2,3,1,20240301,6:18:00\nT2,A,1,2,0,20240301,25:10:00\n"
+        "T2,B,2,1,6,20240301,\n",
+        "stop_times.txt": "trip_id,arrival_time,stop_id,stop_sequence\nT2,25:20:00,B,2\n",
+    }
+    path = tmp_path / ("feed.zip" if packed else "feed")
+    if packed:
+        with zipfile.ZipFile(path, "w") as made:
+            for name, text in texts.items():
+                made.writestr(name, text)
+    else:
+        path.mkdir()
+        for name, text in texts.items():
+            (path / name).write_text(text)
+    with pytest.raises(InputError) as e:
+        read(path)
+    assert e.value.names("agg")
+    cube = read(path, resample="1h", agg="total")
+    assert str(cube["time"].to_numpy()[-1])[:16] == "2024-03-02T01:00"
+    assert cube["boardings"].to_numpy()[[0, -1]].tolist() == [[5, 3], [2, 1]]
+    assert cube["alightings"].to_numpy().sum() == 10
+
+
+def test_the_real_feed_of_gtfs_ride(exports_dir):
+    cube = read(exports_dir / "gtfs-ride.zip", resample="1h", agg="total", values="boardings")
+    assert cube["boardings"].sum().item() == 19
+
+
+def test_portable_counters(tmp_path):
+    titles = ["Site Code: 000123", "Station: Main Street", "Start Date: 3/5/2024", ""]
+    rows = [
+        f"{i + 1},{t:%m/%d/%Y},{t:%I:%M %p},{i % 9},{'ERROR' if i == 5 else 'OK'},{i % 7},OK"
+        for i, t in enumerate(pd.date_range("2024-03-05", periods=192, freq="15min"))
+    ]
+    path = tmp_path / "counter.csv"
+    path.write_text("\n".join([*titles, "#,Date,Time,NB,NB-status,SB,SB-status", *rows, ""]))
+    cube = read(path, layout="wide", values="NB,SB")
+    truth = np.arange(192.0) % 9
+    truth[5] = np.nan
+    np.testing.assert_array_equal(cube["value"].sel(cell="NB"), truth)
+    assert "--layout" in describe(path).text
