@@ -338,7 +338,7 @@ def test_the_usual_weight_follows_the_training_part_without_refits(table, client
     # Training begins at the first midnight with a reading before it.
     assert predictor.mixture.n_trained == 4 * 24
     usual, _ = predictor.mixture.usual_weights(pd.Timedelta("1h"))
-    assert usual.weight == pytest.approx(0.2 + 0.75 * (2 / 24) ** 0.5, abs=1e-6)
+    assert usual.weight == pytest.approx(0.45 + 0.5 * (2 / 24) ** (1 / 3), abs=1e-5)
 
 
 @pytest.mark.parametrize(
