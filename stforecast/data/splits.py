@@ -46,21 +46,20 @@ def cut_spans(spans: Sequence[range], first: int, spec: WindowSpec) -> Cut:
 
 
 def first_training_start(
-    local_times: pd.DatetimeIndex, step: pd.Timedelta, spec: WindowSpec, begin: int = 0
+    local_times: pd.DatetimeIndex, step: pd.Timedelta, spec: WindowSpec, part: range
 ) -> int:
-    """Return the first target step of training: of slot 0, with enough history.
+    """Return the first target step of training in a part: of slot 0, with enough history.
 
-    It is local midnight if the period is a day. If the step does not divide a day, it is the first
-    step with enough history. It may lie beyond the series.
+    It is local midnight if the period is a day. If no window follows it, or the step does not
+    divide a day, it is the first step with enough history.
     """
-    earliest = max(spec.max_lag, begin)
+    earliest = max(spec.max_lag, part.start)
     if not divides_a_day(step):
         return earliest
     slots = day_slots(local_times, spec.period, step)
     zeros = np.flatnonzero(slots[earliest:] == 0)
-    if len(zeros):
-        return earliest + int(zeros[0])
-    return earliest + int(-(slots[0] + earliest) % spec.period)
+    first = int(zeros[0]) if len(zeros) else int(-(slots[0] + earliest) % spec.period)
+    return earliest + (first if earliest + first + spec.horizon <= part.stop else 0)
 
 
 def day_spans(rule: SplitRule, n_steps: int, per_day: int) -> list[range]:
@@ -219,7 +218,8 @@ def make_split(
     day belongs to the test part. Under these, `time:` and `dates:` training begins at the first
     step of slot 0 with enough history (local midnight if the period is a day), so row b of an
     ordered batch is slot b; if the step does not divide a day, at the first step with enough
-    history. As training comes first, the other parts then have enough history from their begin.
+    history. So it does where no window of the training part follows slot 0. As training comes
+    first, the other parts then have enough history from their begin.
     """
     if len(local_times) != n_steps or n_steps == 0:
         raise InputError(f"split {text!r}: {len(local_times)} local times for {n_steps} steps")
@@ -227,11 +227,9 @@ def make_split(
     cut_at = _cutter(rule, step, spec, local_times)
     cut = cut_at(n_steps)
     if empty := _empty_part(rule, cut):
-        begins_period = empty == "training" and rule.by_clock and divides_a_day(step)
-        begin = f"; the first begins a period of {spec.period}" if begins_period else ""
         raise InputError(
             f"split {text!r}: with {n_steps} steps the {empty} part has no window (each needs "
-            f"{spec.max_lag} steps of history and {spec.horizon} of target{begin}); ",
+            f"{spec.max_lag} steps of history and {spec.horizon} of target); ",
             _remedy(rule, cut_at, _cutter(EXAMPLE, step, spec, local_times), n_steps),
             Words(", or fewer {periods}") if spec.max_lag > spec.closeness else "",
             _shorter(rule, step, spec, local_times),
@@ -298,9 +296,12 @@ def _cutter(
     if rule.kind == "windows":
         return lambda n: cut_windows(rule.parts, n, spec)
     spans_of = _spans(rule, step, local_times)
-    begin = spans_of(len(local_times))[0].start
-    first = first_training_start(local_times, step, spec, begin)
-    return lambda n: cut_spans(spans_of(n), first, spec)
+
+    def cut(n: int) -> Cut:
+        spans = spans_of(n)
+        return cut_spans(spans, first_training_start(local_times, step, spec, spans[0]), spec)
+
+    return cut
 
 
 def _spans(

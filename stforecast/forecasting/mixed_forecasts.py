@@ -6,6 +6,7 @@ is mixed in, the newest reading; see `stforecast.forecasting.mixture` for the we
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor
 from stforecast.baselines.pretrained import Past, WallClock, forecasts, suits
 from stforecast.data.anchors import anchors, without_anchors
 from stforecast.data.clock import Calendar
-from stforecast.data.dates import WEEK
+from stforecast.data.dates import DAY, WEEK
 from stforecast.data.weekly_profile import WeeklyProfile, at_targets
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import on_wall_clock, training_targets
@@ -30,6 +31,9 @@ MOST_CELLS = 300
 BYTES_OF_TARGET = 128
 """Memory that a mixture holds for each target of a cell."""
 
+SHORT = 11.0
+"""Days of training at which the pretrained network counts as halfway between few and many."""
+
 
 @dataclass(frozen=True)
 class Mixture:
@@ -40,22 +44,26 @@ class Mixture:
         n_levels: number of quantiles that it forecasts; of these, the middle one is weighed.
         has_experts: whether it has a second expert.
         pretrained: whether the pretrained network is mixed in, if it suits the data's steps.
+        n_trained: steps of the training part.
     """
 
     window: WindowSpec
     n_levels: int
     has_experts: bool = False
     pretrained: bool = False
+    n_trained: int = 0
 
     @classmethod
-    def of(cls, method: Method, window: WindowSpec, n_levels: int, n_cells: int) -> Mixture:
+    def of(
+        cls, method: Method, window: WindowSpec, n_levels: int, n_cells: int, n_trained: int
+    ) -> Mixture:
         """Return what is mixed with a method's forecasts of so many cells."""
         if not isinstance(method, MixesForecasts):
             return cls(window, n_levels)
         # The pretrained network knows no events and holidays, which would count for less.
         unknown = window.n_events or window.holidays
         pretrained = method.mixes_pretrained and n_cells <= MOST_CELLS and not unknown
-        return cls(window, n_levels, method.has_experts, pretrained)
+        return cls(window, n_levels, method.has_experts, pretrained, n_trained)
 
     def reads_pretrained(self, step: pd.Timedelta) -> bool:
         """Return whether the pretrained network is mixed in for data of this step."""
@@ -65,7 +73,8 @@ class Mixture:
         """Return the usual weight of each forecast that is mixed in; none if nothing is."""
         found = [Usual(0.5), Usual(0.0)] if self.has_experts else []
         if self.reads_pretrained(step):
-            found.append(Usual(0.1 if self.window.horizon == 1 else 0.45, 2.0))
+            weight = pretrained_weight(self.window.horizon, step, self.n_trained * step / DAY)
+            found.append(Usual(weight, 2.0))
         return [*found, NEWEST] if found else []
 
     def known_windows(self, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
@@ -131,6 +140,20 @@ class Mixture:
             ),
         )  # fmt: skip
         return mixed_levels(experts[:, len(origins) :], found, weights).flatten(2).numpy()
+
+
+def pretrained_weight(horizon: int, step: pd.Timedelta, days: float) -> float:
+    """Return the usual weight of the pretrained network after so many days of training.
+
+    After few days it is larger, by the cube root of the days ahead: few days tell a method little
+    of others, and its errors on them are small. Chosen on the sets of docs/results/default.md.
+
+    >>> [round(pretrained_weight(24, pd.Timedelta("1h"), days), 2) for days in (3, 11, 14, 999)]
+    [0.95, 0.7, 0.45, 0.45]
+    """
+    many = 0.1 if horizon == 1 else 0.45
+    more = (0.95 - many) * min(1.0, horizon * step / DAY) ** (1 / 3)
+    return many + more * (1 - math.tanh(days - SHORT)) / 2
 
 
 def mixed_levels(experts: Tensor, found: Tensor, weights: Tensor) -> Tensor:

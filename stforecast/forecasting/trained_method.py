@@ -174,7 +174,9 @@ class TrainedMethod:
         n_levels = self.config.loss.n_outputs
         if self.view not in (None, self.method.views[0]):
             return Mixture(self.config.window, n_levels)
-        return Mixture.of(self.method, self.config.window, n_levels, len(self.clients))
+        windows = (self.former or self).snapshot.clients.sizes[0] // int(self.clients.sizes[0])
+        n_trained = int(windows) + self.config.window.horizon - 1
+        return Mixture.of(self.method, self.config.window, n_levels, len(self.clients), n_trained)
 
     def _outputs(
         self,

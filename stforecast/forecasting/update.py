@@ -97,7 +97,7 @@ def trained_further(model: FittedModel, series: Series, n_steps: int) -> FittedM
     """
     stop, config, window = len(series.values) - n_steps, model.config, model.config.window
     local_times = series.calendar.local_times(np.arange(len(series.values)))
-    first = first_training_start(local_times, model.step, window)
+    first = first_training_start(local_times, model.step, window, range(stop))
     known = np.arange(first, stop + 1 - window.horizon)
     if not len(known):
         raise InputError(

@@ -29,8 +29,19 @@ def sizes(split):
 def test_training_begins_at_a_midnight_also_beyond_the_series():
     times = pd.date_range("2013-11-01 05:00", periods=10, freq="1h")
     spec = WindowSpec(closeness=2, periods=0, period=24)
-    assert first_training_start(times, HOUR, spec) == 19
+    assert first_training_start(times, HOUR, spec, range(20)) == 19
     assert times[0] + 19 * HOUR == pd.Timestamp("2013-11-02")
+    assert first_training_start(times, HOUR, spec, range(19)) == 2, "no window begins at midnight"
+
+
+@pytest.mark.parametrize("text", ["time:0.4,0.3,0.3", "days:1,1,1", "steps:0.4,0.3,0.3"])
+def test_a_day_of_training_or_less_is_enough(text):
+    n_steps, step = (3 if text.startswith("days") else 1) * 288, pd.Timedelta("5min")
+    times = pd.date_range("2012-03-01", periods=n_steps, freq=step)
+    spec = WindowSpec(closeness=1, periods=0, period=288)
+    split = make_split(text, n_steps, step, spec, times)
+    assert split.train[0] == 1
+    assert split.train[-1] + 1 == split.fit.stop
 
 
 def test_fuels_gives_the_888_windows_of_the_paper():

@@ -14,6 +14,7 @@ from stforecast.data.series import as_series
 from stforecast.data.window_spec import WindowSpec
 from stforecast.forecasting.config import defaults, resolve
 from stforecast.forecasting.fit import prepare_series
+from stforecast.forecasting.mixed_forecasts import pretrained_weight
 from stforecast.forecasting.mixture import Usual
 from stforecast.forecasting.runs import facts_of
 from stforecast.forecasting.trained_method import build_method, federate
@@ -298,7 +299,7 @@ def test_the_profile_helps_where_weeks_repeat():
 
 
 def test_the_pretrained_network_is_mixed_in_by_known_errors(table, monkeypatch):
-    """Its weight is a third of the least-squares one of seven days, and two thirds of .45."""
+    """Its weight is a third of the least-squares one of seven days, and two thirds of the usual."""
     nothing = Usual(0.0, 1e12)  # What is mixed in after it would have weights of its own.
     monkeypatch.setattr("stforecast.forecasting.mixture.CORRECTIONS", (nothing, nothing))
     monkeypatch.setattr("stforecast.forecasting.mixed_forecasts.NEWEST", nothing)
@@ -319,12 +320,25 @@ def test_the_pretrained_network_is_mixed_in_by_known_errors(table, monkeypatch):
     ours, theirs = both(origins)
     y = data.z[origins[:, None] + np.arange(2)].transpose(2, 0, 1)
     change, error = theirs - ours, y - ours
-    weight = ((change * error).sum((1, 2)) / (change**2).sum((1, 2)) + 2 * 0.45) / 3
+    days = (int(snapshot(mixed).clients.sizes[0]) + 2 - 1) / 24
+    usual = pretrained_weight(2, calendar.step, days)
+    weight = ((change * error).sum((1, 2)) / (change**2).sum((1, 2)) + 2 * usual) / 3
     ours, theirs = both(np.array([start]))
     expected = ours + weight.clip(0, 1)[:, None, None] * (theirs - ours)
     found = mixed._evaluations["last"].model.predictor.predict(data.z, np.array([start]), calendar)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
     assert np.abs(found - ours).max() > 1e-3
+
+
+@pytest.mark.parametrize("clients", ["cell", "all"])
+def test_the_usual_weight_follows_the_training_part_without_refits(table, clients):
+    settings = {**SMALL, "rounds": 2, "refit": "once", "clients": clients, "split": "days:5,9,7"}
+    forecaster = Forecaster("fedlean", **{**settings, "pretrained": "mixed"}).fit(table)
+    predictor = forecaster.model_.latest
+    # Training begins at the first midnight with a reading before it.
+    assert predictor.mixture.n_trained == 4 * 24
+    usual, _ = predictor.mixture.usual_weights(pd.Timedelta("1h"))
+    assert usual.weight == pytest.approx(0.45 + 0.5 * (2 / 24) ** (1 / 3), abs=1e-5)
 
 
 @pytest.mark.parametrize(
