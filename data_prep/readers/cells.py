@@ -23,6 +23,9 @@ log, units_log = StepLog("cells"), StepLog("units")
 
 _WHOLE_NUMBER = r"^(0|[1-9][0-9]{0,17})$"
 
+CELL_NAME = r"(?i)\bcell ?name=([^,;]+)"
+"""Name of a cell in Huawei's names of objects, such as `S1/Cell:eNodeB ID=5, Cell Name=S1_2`."""
+
 
 def apply(table: Table, options: TableOptions) -> Table:
     """Return a table with one column of the chosen cells, or with their columns, and all units."""
@@ -30,10 +33,22 @@ def apply(table: Table, options: TableOptions) -> Table:
         table = _chosen_columns(_with_units(table, options), options)
         ids = [*table.values]
     else:
-        table = _without_slashes(_with_units(_with_written_ids(table, options), options))
+        table = _with_written_ids(_with_short_ids(table), options)
+        table = _without_slashes(_with_units(table, options))
         table = _chosen_rows(_with_one_cell(table), options)
         ids = table.codes(table.cells[0])[1]
     log.note(table.origin, f"{counted(len(ids), 'cell')}, such as {next(iter(ids), None)}")
+    return table
+
+
+def _with_short_ids(table: Table) -> Table:
+    """Return cells by the name of the cell in their long ids, where it tells them apart."""
+    for name in table.cells:
+        if name in table and table[name].dtype == pl.String:
+            ids = table[name].str.extract(CELL_NAME).str.strip_chars()
+            if not ids.null_count() and ids.n_unique() == table[name].n_unique():
+                log.info(table.origin, f"cells are named by 'Cell Name=' in column {name!r}")
+                table = table.with_columns(ids)
     return table
 
 

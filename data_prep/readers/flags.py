@@ -20,9 +20,10 @@ OBSERVED = r"(%|percent|pct)[ _]?observed$|observed[ _]?%$"
 
 SPOILT = (
     r"(?i)^(not[ _]?reliable|unreliable|suspect|invalid|bad|error|err|fault(y)?|fail(ed|ure)?|"
-    r"defect(ive)?|estimated|imputed|missing|out of order|no[ _]?data|fehler(haft)?|ung[üu]e?ltig)$"
+    r"defect(ive)?|estimated|imputed|missing|out of order|no[ _]?data|fehler(haft)?|"
+    r"ung[üu]e?ltig|不可信)$"
 )
-"""Pattern of words that say that a value is spoilt."""
+"""Pattern of words that say that a value is spoilt; the last is Huawei's."""
 
 log = StepLog("layout")
 
@@ -39,14 +40,12 @@ def is_flag(column: str) -> bool:
 
 def apply(table: Table) -> Table:
     """Return a table without spoilt values: those that a flag marks, and speeds of -1."""
-    if table.kind == "wide":
-        return table
     known = {*table.times, *table.cells, *table.values}
     for flag in (c for c in table.names if c not in known and is_flag(c)):
         subject = re.sub(r"[ _-]+[^ _-]+$", "", flag)
         values = [c for c in table.values if c == subject] or table.values
         table = _without(table, _spoilt(table[flag]), values, f"by {flag!r}")
-    for name in table.values:
+    for name in () if table.kind == "wide" else table.values:
         numbers = as_numbers(table[name])
         unit = table.units.get(name) or unit_of(name) or "1"
         if (

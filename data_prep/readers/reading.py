@@ -7,11 +7,7 @@
 4. `numbers` and their units: decimal marks, thousands, units after numbers and in columns.
 5. `join`: several tables become one, whose columns `names` names.
 6. `times`, in `time_columns`: one column of times, of its parts or counted.
-<<<<<<< HEAD
 7. `layout`: the other columns: cells, values, services; `flags` that spoil values.
-=======
-7. `layout`: the other columns: cells, values, services, and `marks`: flags of wrong values.
->>>>>>> wt-formats
 8. `cells`: ids, units of columns, `--cells`.
 9. `steps`: even steps in time and missing values: a cube.
 10. `places`: a table of sites.
@@ -34,7 +30,6 @@ from data_prep.readers import (
     flags,
     join,
     layout,
-    marks,
     names,
     numbers,
     open,
@@ -51,15 +46,10 @@ from data_prep.readers.table import Table
 
 def read(raw: Path | pd.DataFrame, options: TableOptions) -> xr.Dataset:
     """Read a table, or several, as a cube."""
-<<<<<<< HEAD
     table, given = _one_table(raw, options), options
     options = options.of_joined
     table = time_columns.apply(table, options)
     table = flags.apply(layout.apply(table, options))
-=======
-    table = time_columns.apply(_one_table(raw, options), options)
-    table = marks.apply(layout.apply(table, options))
->>>>>>> wt-formats
     table = cells.apply(table, options).packed()
     try:
         cube = steps.apply(table, options)
