@@ -153,7 +153,12 @@ def preview(ds: xr.Dataset) -> str:
     cells = [str(cell) for cell in ds.indexes["cell"][:n_cells]]
     more = ds.sizes["cell"] - len(cells)
     heads = [*cells, *([f"… {more} more"] if more > 0 else [])]
-    times = local_time(ds)[:n_rows].strftime("%Y-%m-%d %H:%M")
+    local = local_time(ds)[:n_rows]
+    whole = [("minutes", "min"), ("seconds", "s"), ("milliseconds", "ms")]
+    spec = next(
+        (name for name, unit in whole if (local == local.floor(unit)).all()), "microseconds"
+    )
+    times = [time.tz_localize(None).isoformat(" ", spec) for time in local]
     for name in services_of(ds):
         values = observed(ds, name)[:n_rows, :n_cells].to_numpy()
         rows = [

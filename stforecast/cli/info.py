@@ -108,10 +108,13 @@ def _checked(path: Path, found: Description) -> Description:
                 return found._replace(next_command=shlex.join(words))
     if found.cube is None:
         return found._replace(next_command="")
+    from data_prep.readers.formats import without_suffix
+
     options = words[words.index(str(path)) + 1 : at - 1]
-    more = [] if service is None else options[2:]
-    words = ["stforecast", "prepare", "table", "--raw", str(path), *(more or options)]
-    return found._replace(next_command=shlex.join([*words, "--out", f"{path.stem}.nc"]))
+    options = options if service is None else options[2:]
+    ends = ["--out", f"{without_suffix(path.name)}.nc"]
+    words = ["stforecast", "prepare", "table", "--raw", str(path), *options, *ends]
+    return found._replace(next_command=shlex.join(words))
 
 
 def describe_on_page(path: Path, page: Path) -> Description:

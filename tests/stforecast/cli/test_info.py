@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -62,10 +63,11 @@ def test_a_cube_is_described_in_words(cube, capsys):
         "  speed: 1 step without any value, 1 cell without any value",
     ):
         assert line in lines
-    assert not any(line.startswith("next:") for line in lines)  # It is too short.
+    (command,) = (line for line in lines if line.startswith("next:"))
+    assert "--service speed --horizon 1 " in command
 
 
-@pytest.mark.parametrize(("n_steps", "horizon"), [(2000, "24"), (40, "3")])
+@pytest.mark.parametrize(("n_steps", "horizon"), [(2000, "24"), (40, "12")])
 def test_the_next_command_can_be_pasted(tmp_path, n_steps, horizon):
     values = np.arange(2.0 * n_steps).reshape(-1, 2) % 24
     services = {"blank": 0 * values, "DL Traffic (GB)": values}
@@ -76,6 +78,18 @@ def test_the_next_command_can_be_pasted(tmp_path, n_steps, horizon):
     assert words[words.index("--horizon") + 1] == horizon
     assert words[2] == str(tmp_path / "my town.nc")
     assert words[words.index("--service") + 1] == "DL Traffic (GB)"
+
+
+def test_a_short_table_of_services_is_to_be_prepared(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"2024-01-01 00:00:00.{i}00,{c},{i},{i + 1}" for i in range(2) for c in "ab"]
+    Path("net.csv").write_text("\n".join(["time,cell,up,down", *rows]))
+    found = describe(Path("net.csv"))
+    assert "2024-01-01 00:00:00.100" in found.text
+    assert found.next_command == "stforecast prepare table --raw net.csv --out net.nc"
+    with pytest.raises(SystemExit) as done:
+        main(shlex.split(found.next_command)[1:])
+    assert not done.value.code
 
 
 def test_json_holds_what_the_text_says(cube, capsys):
@@ -130,7 +144,7 @@ def test_a_page_has_the_facts_and_a_picture_of_each_service(cube, tmp_path, caps
     assert re.findall("<h2>(.*)</h2>", text) == ["speed"]
     assert text.count('src="data:image/png;base64,') == 1
     assert "<dt>missing</dt><dd>50 %; most in cells 7 100 %" in text
-    assert "Next" not in text
+    assert "Next: <code>stforecast forecast" in text
     table = tmp_path / "a.csv"
     names = "time,<b>,c\n"
     table.write_text(names + "".join(f"{t},{i},2\n" for i, t in enumerate(HOURS)))
