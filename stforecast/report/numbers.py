@@ -170,8 +170,8 @@ class _Sums(NamedTuple):
     def of(cls, errors: ModelErrors) -> _Sums:
         by_step = [values.sum(axis=(0, 1)) for values in (errors.total, errors.weight)]
         by_day = [values.sum(axis=0) for values in errors.by_day()]
-        sums = map(np.stack, (errors.by_cell_and_hour(), by_step, by_day))
-        return cls(*sums, errors.days, errors.finalise)
+        by_hour = np.stack(errors.by_cell_and_hour())
+        return cls(by_hour, np.stack(by_step), np.stack(by_day), errors.days, errors.finalise)
 
 
 def _whole(blocks: Sequence[Any]) -> Any:
