@@ -222,10 +222,9 @@ def date_axis(ax: Axes, label: str, zone: str | tzinfo = "UTC", most_ticks: int 
     ax.set_xlabel(f"{label}, {'–'.join(years)}")
 
 
-def legend_point(label: str, color: str, marker: str, **style: Any) -> Line2D:
+def legend_point(label: str, color: str, marker: str) -> Line2D:
     """Return an entry of a legend that is a point."""
-    look = {"color": color, "marker": marker, "linestyle": "", "markersize": 4, **style}
-    return Line2D([], [], label=label, **look)
+    return Line2D([], [], label=label, color=color, marker=marker, linestyle="", markersize=4)
 
 
 def add_legend(fig: PlainFigure, note: str = "", points: Sequence[Line2D] = ()) -> None:

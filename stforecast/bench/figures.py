@@ -6,6 +6,7 @@ import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from matplotlib.figure import Figure
 from pydantic import StrictInt, TypeAdapter, ValidationError
 
 from data_prep.base.errors import InputError, choose, slug
+from data_prep.base.progress import noting
 from stforecast.bench.curves import labels_of
 from stforecast.bench.drawing import Look, looking, save_figure
 from stforecast.bench.run_groups import R, grouped
@@ -110,25 +112,36 @@ def dates_tested(runs: Iterable[Run]) -> str:
 
 
 def draw_figures(
-    specs: Sequence[FigureSpec],
-    runs: Iterable[R],
-    folder: Path,
-    plots: Plots,
+    specs: Sequence[FigureSpec], runs: Sequence[R], folder: Path, plots: Plots
 ) -> Gallery:
-    """Draw `DATA-SCENARIO-NAME.png` for each figure; a failed one does not stop the others."""
-    runs = list(runs)
+    """Draw `DATA-SCENARIO-NAME.png` for each figure."""
     groups = grouped(runs, lambda run: "-".join(map(slug, filter(None, run.facts().values()))))
+    wanted = {
+        folder / f"{key}-{slug(spec.name)}.png": (
+            partial(plots[spec.plot], **spec.options),
+            spec.chosen(members),
+        )
+        for key, members in groups.items()
+        for spec in specs
+    }
+    return draw_all(wanted, runs)
+
+
+def draw_all(
+    wanted: Mapping[Path, tuple[Callable[[Sequence[R]], Figure], Sequence[R]]], among: Sequence[R]
+) -> Gallery:
+    """Draw runs into files, with one look of each label `among` all runs.
+
+    A figure that fails does not stop the others.
+    """
     drawn, undrawn = [], {}
-    for key, members in groups.items():
-        for spec in specs:
-            path = folder / f"{key}-{slug(spec.name)}.png"
-            try:
-                chosen = spec.chosen(members)
-                with looking(Look(among=labels_of(runs))):
-                    figure = plots[spec.plot](chosen, **spec.options)
-                drawn.append(save_figure(figure, path, dates_tested(chosen)))
-            except Exception as e:
-                undrawn[path.stem] = e.typed if isinstance(e, InputError) else repr(e)
-                log.warning("figure %s: %s", path.stem, undrawn[path.stem])
-                path.unlink(missing_ok=True)
+    for path, (draw, runs) in noting(list(wanted.items()), "drawing figures"):
+        try:
+            with looking(Look(among=labels_of(among))):
+                figure = draw(runs)
+            drawn.append(save_figure(figure, path, dates_tested(runs)))
+        except Exception as e:
+            undrawn[path.stem] = e.typed if isinstance(e, InputError) else repr(e)
+            log.warning("figure %s: %s", path.stem, undrawn[path.stem])
+            path.unlink(missing_ok=True)
     return Gallery(drawn, undrawn)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
-import logging
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data_prep.base.errors import InputError, slug
-from data_prep.base.progress import noting
-from stforecast.bench.curves import labels_of
-from stforecast.bench.drawing import Look, looking, save_figure
-from stforecast.bench.figures import dates_tested
+from data_prep.base.errors import slug
+from stforecast.bench.figures import draw_all
 from stforecast.bench.statistics.estimate import with_ends
 from stforecast.bench.tables import Compared, ComparedTable
 from stforecast.comparison import table
@@ -21,8 +16,6 @@ from stforecast.comparison.leaderboard import BOARD_FACTS, Leaderboard, claims, 
 from stforecast.comparison.names import by_task, error_name, horizon_ahead
 from stforecast.forecasting.results import ForecastRun
 from stforecast.plots import PLOTS
-
-log = logging.getLogger(__name__)
 
 FIGURES = ("critical-difference", "horizon", "hours", "cells")
 """Figures of each task."""
@@ -73,17 +66,10 @@ def _draw(runs: Sequence[ForecastRun], metric: str, out: Path) -> int:
         slug(name): [run for group in groups for run in group.runs]
         for name, groups in by_task(runs, BOARD_FACTS).items()
     }
-    wanted = [("heatmap", "all", list(runs))]
-    wanted += [(figure, name, some) for name, some in parts.items() for figure in FIGURES]
-    drawn = 0
-    for figure, name, some in noting(wanted, "drawing figures"):
-        draw = PLOTS.find(figure)
-        options = {"metric": metric} if "metric" in inspect.signature(draw).parameters else {}
-        try:
-            path = out / f"{name}-{figure}.png"
-            with looking(Look(among=labels_of(runs))):
-                save_figure(draw(some, **options), path, dates_tested(some))
-            drawn += 1
-        except InputError as e:
-            log.warning("figure %s of %s: %s", figure, name, e)
-    return drawn
+    wanted = [("all", "heatmap", runs)]
+    wanted += [(name, figure, some) for name, some in parts.items() for figure in FIGURES]
+    figures = {
+        out / f"{name}-{figure}.png": (partial(PLOTS.find(figure), metric=metric), some)
+        for name, figure, some in wanted
+    }
+    return len(draw_all(figures, runs).drawn)

@@ -21,7 +21,6 @@ from data_prep.base.registry import listed
 from stforecast.bench import drawing
 from stforecast.bench.curves import labels_of
 from stforecast.bench.run_groups import group_runs
-from stforecast.comparison.names import pooled_errors
 from stforecast.forecasting.results import METRIC_COLUMNS, ForecastRun
 from stforecast.plots.excerpt import RunInMemory, on_one_scale, parts_of
 
@@ -148,36 +147,27 @@ def part(*, cells: str | None = None, start: str | None = None, end: str | None 
     """
 
 
-def common(
-    *,
-    top: int | None = None,
-    highlight: str | None = None,
-    title: str = "",
-) -> None:
-    """Take the options that all figures have.
+def common(*, highlight: str | None = None) -> None:
+    """Take the option that all figures have.
 
     Args:
-        top: draw only this many methods, those with the lowest test error; by default all.
         highlight: names of methods to draw in colour, separated by commas; all others are grey.
-        title: title above the figure.
     """
 
 
 def figure(draw: Callable[..., Figure], *, has_parts: bool = True) -> Callable[..., Figure]:
     """Make a function of runs a figure with the common options, known by its name."""
     own = inspect.signature(draw)
-    draws_parts, scored = "cells" in own.parameters, "metric" in own.parameters
+    draws_parts = "cells" in own.parameters
 
     @listed
     @functools.wraps(draw)
     def drawn(
-        runs: Any, *, ax: Axes | None = None, top: int | None = None, highlight: Any = None,
-        title: str = "", **options: Any,
-    ) -> Figure:  # fmt: skip
+        runs: Any, *, ax: Axes | None = None, highlight: Any = None, **options: Any
+    ) -> Figure:
         found = as_runs(runs)
-        metric = options.get("metric", own.parameters["metric"].default if scored else "mse")
-        if scored:
-            found = on_one_scale(found, metric)
+        if "metric" in own.parameters:
+            found = on_one_scale(found, options.get("metric", own.parameters["metric"].default))
         among = (*drawing.current().among, *labels_of(found))
         if not draws_parts:
             shown = {name: options.pop(name, None) for name in inspect.signature(part).parameters}
@@ -187,17 +177,10 @@ def figure(draw: Callable[..., Figure], *, has_parts: bool = True) -> Callable[.
                     "times; leave out these options"
                 )
             found = parts_of(found, **shown)
-        if top is not None:
-            found = best(found, top, metric)
         with drawing.looking(drawing.Look(ax, _names(highlight, found), among)):
             fig = draw(found, **options)
         if not isinstance(fig, drawing.PlainFigure):
             drawing.write_plainly(fig)
-            if title:
-                fig.axes[0].set_title(title)
-        elif title:
-            above = fig.get_suptitle()
-            fig.suptitle(f"{title}\n{above}" if above else title, fontsize=drawing.TEXT)
         return fig
 
     extra: list[Callable[..., None]] = [common] if draws_parts else [part, common]
@@ -213,17 +196,6 @@ def figure(draw: Callable[..., Figure], *, has_parts: bool = True) -> Callable[.
 
 figure_of_training = functools.partial(figure, has_parts=False)
 """The same for a figure of training, which has no parts to draw."""
-
-
-def best(runs: Sequence[ForecastRun], n: int, metric: str) -> list[ForecastRun]:
-    """Return the runs of the `n` methods with the lowest test errors, in the order given."""
-    if n < 1:
-        raise InputError(f"top is {n}; draw at least 1 method")
-    groups = group_runs(runs)
-    errors = [pooled_errors(group.runs, metric).mean() for group in groups]
-    chosen = np.argsort(errors, kind="stable")[:n]
-    kept = {id(run) for i in chosen for run in groups[i].runs}
-    return [run for run in runs if id(run) in kept]
 
 
 def _names(highlight: Any, runs: Sequence[ForecastRun]) -> tuple[str, ...]:

@@ -99,8 +99,8 @@ def _each_alone(
         titles = dict(list(titles.items())[-1:])
     if len(titles) > 1:
         raise InputError(
-            f"{len(curves)} methods have a panel each, for one cell only; ",
-            Words("give one, or {top}", top=6),
+            f"{len(curves)} methods have a panel each, for one cell only; give one cell, or fewer "
+            "methods"
         )
     (cell, title), first = next(iter(titles.items())), curves[0].group.runs[0]
     chosen = {f: ds.sel(cell=cell) for f, ds in tested.items() if cell in ds.indexes["cell"]}

@@ -70,12 +70,6 @@ def successive(forecasts: Sequence[xr.Dataset]) -> Successive:
     )
 
 
-def _of_all(parts: Sequence[object], name: str) -> Any:
-    """Join an attribute of the parts by its first axis; None if they have none."""
-    found = [getattr(part, name) for part in parts]
-    return None if found[0] is None else np.concatenate(found)
-
-
 class Errors(NamedTuple):
     """Errors of one model on one test part, over all windows.
 
@@ -129,31 +123,6 @@ def method_numbers(group: RunGroup[ForecastRun], metric: str) -> MethodNumbers:
     return dataclasses.replace(found[0], errors=_mean(errors), mae=np.mean(mae, axis=0))
 
 
-class _Sums(NamedTuple):
-    """Totals and weights, as `(2, cells, 24)` by hour, `(2, horizon)` and `(2, days)`."""
-
-    by_cell_and_hour: np.ndarray
-    by_step: np.ndarray
-    by_day: np.ndarray
-
-
-@dataclass(frozen=True, eq=False)
-class _Block:
-    """Numbers of some cells; see `MethodNumbers`."""
-
-    errors: _Sums
-    mae: np.ndarray
-    forecast: np.ndarray
-    load: np.ndarray
-    coverage: np.ndarray | None
-    path: Successive
-    naive: _Sums | None
-
-    nominal: float
-    finalise: Finalise
-    days: pd.DatetimeIndex
-
-
 def _of_seed(folds: Sequence[ForecastRun], metric: str, *, first: bool) -> MethodNumbers:
     """Read the numbers of one seed by blocks of cells, as all may not fit into the memory.
 
@@ -166,38 +135,55 @@ def _of_seed(folds: Sequence[ForecastRun], metric: str, *, first: bool) -> Metho
             *(run.in_blocks(ds) for run, ds in zip(folds, opened, strict=True)), strict=True
         )
         blocks = [_block(part, metric) for part in parts]
-    paths = [block.path for block in blocks]
-    return MethodNumbers(
-        errors=_finalised(blocks, "errors"),
-        **{name: _of_all(blocks, name) for name in ("mae", "forecast", "load", "coverage")},
-        nominal=blocks[0].nominal,
-        path=Successive(
-            paths[0].times, *(_of_all(paths, name) for name in ("y", "y_hat", "lower", "upper"))
-        ),
-        naive=None if blocks[0].naive is None else _finalised(blocks, "naive"),
-    )
+    return MethodNumbers(**{name: _whole([block[name] for block in blocks]) for name in blocks[0]})
 
 
-def _block(forecasts: Sequence[xr.Dataset], metric: str) -> _Block:
-    """Return the numbers of the cells of each fold's forecasts."""
-    errors = _joined(forecasts, metric)
+def _block(forecasts: Sequence[xr.Dataset], metric: str) -> dict[str, Any]:
+    """Return `MethodNumbers` of the cells of each fold's forecasts, with sums of errors."""
     covered = [coverages(part) for part in forecasts]
     nominal = max(set.intersection(*map(set, covered)), default=float("nan"))
     widest = [] if np.isnan(nominal) else [part[nominal] for part in covered]
     known = all(SEASONAL in variables(part) for part in forecasts)
     given = [as_predicted(part) for part in forecasts]
-    return _Block(
-        errors=_sums(errors),
-        mae=_joined(forecasts, "raw_mae").by_cell(),
-        forecast=_mean_by_cell(given, "y_hat"),
-        load=_mean_by_cell(forecasts, "y"),
-        coverage=join_errors(widest).by_cell() if widest else None,
-        path=successive(given),
-        naive=_sums(_joined(forecasts, metric, SEASONAL)) if known else None,
-        nominal=nominal,
-        finalise=errors.finalise,
-        days=errors.days,
-    )
+    return {
+        "errors": _Sums.of(_joined(forecasts, metric)),
+        "mae": _joined(forecasts, "raw_mae").by_cell(),
+        "forecast": _mean_by_cell(given, "y_hat"),
+        "load": _mean_by_cell(forecasts, "y"),
+        "coverage": join_errors(widest).by_cell() if widest else None,
+        "path": successive(given),
+        "naive": _Sums.of(_joined(forecasts, metric, SEASONAL)) if known else None,
+        "nominal": nominal,
+    }
+
+
+class _Sums(NamedTuple):
+    """Totals and weights, as `(2, cells, 24)` by hour, `(2, horizon)` and `(2, days)`."""
+
+    by_cell_and_hour: np.ndarray
+    by_step: np.ndarray
+    by_day: np.ndarray
+    days: pd.DatetimeIndex
+    finalise: Finalise
+
+    @classmethod
+    def of(cls, errors: ModelErrors) -> _Sums:
+        by_step = [values.sum(axis=(0, 1)) for values in (errors.total, errors.weight)]
+        by_day = [values.sum(axis=0) for values in errors.by_day()]
+        by_hour = np.stack(errors.by_cell_and_hour())
+        return cls(by_hour, np.stack(by_step), np.stack(by_day), errors.days, errors.finalise)
+
+
+def _whole(blocks: Sequence[Any]) -> Any:
+    """Join the numbers of blocks of cells; those that are not of cells are of the first block."""
+    first = blocks[0]
+    if isinstance(first, np.ndarray):
+        return np.concatenate(blocks)
+    if isinstance(first, Successive):
+        names = ("y", "y_hat", "lower", "upper")
+        joined = {name: _whole([getattr(block, name) for block in blocks]) for name in names}
+        return dataclasses.replace(first, **joined)
+    return _finalised(blocks) if isinstance(first, _Sums) else first
 
 
 def _joined(
@@ -206,20 +192,13 @@ def _joined(
     return join_errors([model_errors(part, metric, selection) for part in forecasts])
 
 
-def _sums(errors: ModelErrors) -> _Sums:
-    by_step = [values.sum(axis=(0, 1)) for values in (errors.total, errors.weight)]
-    by_day = [values.sum(axis=0) for values in errors.by_day()]
-    return _Sums(*map(np.stack, (errors.by_cell_and_hour(), by_step, by_day)))
-
-
-def _finalised(blocks: Sequence[_Block], name: str) -> Errors:
+def _finalised(blocks: Sequence[_Sums]) -> Errors:
     """Return errors of all blocks' cells from their sums."""
-    found: list[_Sums] = [getattr(block, name) for block in blocks]
-    by_cell_and_hour = np.concatenate([sums.by_cell_and_hour for sums in found], axis=1)
+    by_cell_and_hour = np.concatenate([sums.by_cell_and_hour for sums in blocks], axis=1)
     finalise = blocks[0].finalise
     with np.errstate(invalid="ignore"):  # Where the method diverged.
         by_step, by_day = (
-            finalise(*np.sum([getattr(sums, name) for sums in found], axis=0))
+            finalise(*np.sum([getattr(sums, name) for sums in blocks], axis=0))
             for name in ("by_step", "by_day")
         )
         return Errors(

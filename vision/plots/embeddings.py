@@ -1,4 +1,4 @@
-"""t-SNE of features before and after FedTA's tail anchors, and of clients' prototypes."""
+"""t-SNE of features before and after FedTA's tail anchors."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from safetensors.numpy import load_file
 from torch import Tensor
 from torch.nn import functional as F
 
 from data_prep.base.errors import InputError
-from data_prep.base.registry import listed, listed_as
+from data_prep.base.registry import listed_as
 from stforecast.bench.curves import point_look
 from stforecast.bench.drawing import TEXT, TWO_COLUMNS, add_legend, legend_point, panels
 from stforecast.federated.core.state import Participants
 from stforecast.federated.core.tensors import take
 from vision.learner import Learner
 from vision.methods.fedta import FedTA
-from vision.methods.pfpl import PFPL, PFPLOptions, mixtures
 from vision.results import ImageRun
 from vision.streams.base import TaskStream
 
@@ -118,17 +116,12 @@ def _unit(features: Tensor) -> np.ndarray:
     return F.normalize(features[0], dim=-1).cpu().double().numpy()
 
 
-def _flat(features: np.ndarray, perplexity: float) -> np.ndarray:
-    """Return the t-SNE `(n, 2)` of features `(n, d)`, of a smaller perplexity if they are few."""
+def _panel(ax: Axes, features: np.ndarray, labels: np.ndarray) -> None:
     from sklearn.manifold import TSNE
 
     most = (len(features) - 1) / 3  # It needs more samples than three times the perplexity.
-    tsne = TSNE(perplexity=min(perplexity, most), init="pca", random_state=0)
-    return np.asarray(tsne.fit_transform(features))
-
-
-def _panel(ax: Axes, features: np.ndarray, labels: np.ndarray) -> None:
-    flat = _flat(features, 15)
+    tsne = TSNE(perplexity=min(15, most), init="pca", random_state=0)
+    flat = np.asarray(tsne.fit_transform(features))
     for place, label in enumerate(np.unique(labels)):
         color, marker = point_look(place)
         x, y = flat[labels == label].T
@@ -136,58 +129,3 @@ def _panel(ax: Axes, features: np.ndarray, labels: np.ndarray) -> None:
     ax.set_xticks([])
     ax.set_yticks([])
     ax.spines[:].set(visible=True, color="0.8")
-
-
-@listed
-def prototypes(runs: Sequence[ImageRun], *, width: float = TWO_COLUMNS) -> Figure:
-    """t-SNE of the local prototypes of a PFPL run and of each client's mixtures (Figure 3).
-
-    A panel for each domain shows its clients' prototypes in the colour of their class, joined by
-    lines to their mixtures (rings); other domains' prototypes are grey. All panels share one
-    embedding, so distances are comparable. A client with images of several domains is in the panel
-    of its most frequent one.
-
-    Args:
-        runs: finished runs of pfpl; the first is drawn.
-        width: width of the figure in inches.
-    """
-    run = next((run for run in runs if run.method == PFPL.name), None)
-    if run is None:
-        raise InputError(f"none of these is a run of {PFPL.name}, whose prototypes are drawn")
-    state = load_file(run.folder / "model" / "state.safetensors")
-    of_clients = torch.from_numpy(state["server/prototypes"])
-    known = torch.from_numpy(state["server/known"]).bool()
-    options = PFPLOptions(**{n: run.settings[n] for n in PFPLOptions.__dataclass_fields__})
-    mixed = mixtures(of_clients, known, torch.arange(len(known)), options)[known].numpy()
-    client, label = (places.numpy() for places in known.nonzero(as_tuple=True))
-    local = of_clients[known].numpy()
-    if len(local) <= 3:
-        raise InputError(f"{run.folder}: {len(local)} prototypes are too few to draw; use more")
-    here, there = np.split(_flat(np.concatenate([local, mixed]), 10), 2)
-    domains, table = run.about["domains"], run.partition()
-    counts = table[table["part"] == "train"].groupby(["client", "domain"])["samples"].sum()
-    most = counts.unstack(fill_value=0).idxmax(axis=1)
-    home = most.map(domains.index).to_numpy()[client]
-    present = [d for d in range(len(domains)) if (home == d).any()]
-    columns = min(len(present), 4)
-    fig, axes = panels(width, width / max(columns, 2) + 0.2, len(present), n_columns=columns)
-    for ax, d in zip(axes, present, strict=True):
-        _prototype_panel(ax, here, there, label, home == d)
-        ax.set_title(domains[d], fontsize=TEXT)
-    points = [legend_point(run.about["classes"][c], *point_look(c)) for c in np.unique(label)]
-    add_legend(fig, points=[*points, legend_point("its mixture", "0.4", "o", fillstyle="none")])
-    return fig
-
-
-def _prototype_panel(
-    ax: Axes, here: np.ndarray, there: np.ndarray, label: np.ndarray, own: np.ndarray
-) -> None:
-    x, y = here[~own].T
-    ax.scatter(x, y, s=8, color="0.85", linewidths=0)
-    for (x, y), (u, v), c in zip(here[own], there[own], label[own], strict=True):
-        color, marker = point_look(int(c))
-        ax.plot([x, u], [y, v], color=color, linewidth=0.5)
-        ax.scatter([u], [v], s=22, facecolors="none", edgecolors=color, linewidths=0.7)
-        ax.scatter([x], [y], s=12, color=color, marker=marker, linewidths=0)
-    ax.set_xticks([])
-    ax.set_yticks([])

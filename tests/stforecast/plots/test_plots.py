@@ -640,22 +640,17 @@ def test_small_multiples_draw_one_method_in_colour_and_the_others_in_grey(make_r
         assert len(set(colours)) == 2
 
 
-def test_common_options_choose_and_highlight(tested):
+def test_others_than_the_highlighted_are_grey(tested):
     y = np.zeros((2, 4, 1))
-    runs = [tested(name, y + error, y) for name, error in (("a", 3), ("b", 1), ("c", 2))]
-    fig = cdf(runs, top=2, highlight="c", title="Two of three")
+    runs = [tested(name, y + error, y) for name, error in (("b", 1), ("c", 2))]
+    fig = cdf(runs, highlight="c")
     labels = fig.axes[0].get_legend_handles_labels()[1]
     assert [label[0] for label in labels] == ["b", "c"]
     assert [line.get_color() for line in fig.axes[0].lines if len(line.get_xdata()) > 1] == [
-        "0.75", as_curves(runs)[2].color,
+        "0.75", as_curves(runs)[1].color,
     ]  # fmt: skip
-    assert fig.get_suptitle() == "Two of three"
-    for options, message in (
-        ({"top": 0}, "top is 0; draw at least 1"),
-        ({"highlight": "d"}, "unknown name to highlight 'd'"),
-    ):
-        with pytest.raises(InputError, match=message):
-            cdf(runs, **options)
+    with pytest.raises(InputError, match="unknown name to highlight 'd'"):
+        cdf(runs, highlight="d")
 
 
 @pytest.mark.parametrize("named", ["ours, tuned", "b, ours, tuned", "ours, tuned,b"])
