@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from statistics import mean
 
 from experiments.benchmarks.growth import slopes_of
-from experiments.site.default_method import against_best, sent_in_a_round, tuned
+from experiments.site.forecasts import against_best, sent_in_a_round, tuned
 from experiments.site.guides import found_in
 from experiments.site.images import claims_counted
 from experiments.site.measured import RESULTS, of_page
@@ -35,7 +35,7 @@ class Numbers(UserDict[str, str]):
         stem, _, key = name.rpartition(".")
         (file,) = RESULTS.rglob(f"{stem}.json")
         value = json.loads(file.read_text())[key]
-        return f"{value:,.6g}" if isinstance(value, int | float) else str(value)
+        return f"{value:,.6g}" if isinstance(value, int | float) else value.replace(",", ", ")
 
 
 def all_numbers() -> Numbers:

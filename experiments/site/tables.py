@@ -71,16 +71,18 @@ def columns_of(benchmarks: Benchmarks) -> list[Column]:
 # Tables of methods by data.
 
 
-def differences(benchmarks: Benchmarks, ablations: bool = False, shown: Sequence[str] = ()) -> str:
+def differences(
+    benchmarks: Benchmarks, *, ablations: bool = False, shown: Sequence[str] = ()
+) -> str:
     """Tabulate by how many per cent each method's error is above the reference's.
 
     With `ablations` it shows the changes to the reference, not the other methods. The rows `shown`
     are not left out.
     """
-    return _pivot(compared(benchmarks, ablations), AGAINST, shown)
+    return _pivot(compared(benchmarks, ablations=ablations), AGAINST, shown)
 
 
-def compared(benchmarks: Benchmarks, ablations: bool = False) -> list[Column]:
+def compared(benchmarks: Benchmarks, *, ablations: bool = False) -> list[Column]:
     """Return the rows of forecasts that are compared with a reference, and the reference."""
 
     def fits(_: str, row: Row) -> bool:
