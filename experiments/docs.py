@@ -58,10 +58,11 @@ def of_results(make: Callable[[Benchmarks], str], page: str, *names: str) -> Cal
     return lambda: make(of_page(page, *names))
 
 
-FEDERATED_SHOWN = ("fuels", "fedproto", "fedpm, inputs and network of fuels", "solo", "fedavg")
-"""Rows of the table of federated methods that it has whatever their place."""
-
-milan_table = partial(tables.differences, shown=FEDERATED_SHOWN)
+milan_table = partial(
+    tables.differences,
+    shown=("fuels", "fedproto", "fedpm, inputs and network of fuels", "solo", "fedavg"),
+)
+"""The table of federated methods, with rows that it has whatever their place."""
 
 RESULT_TABLES: dict[str, Part] = {
     f"{page} {name}": (f"results/{page}.md", of_results(make, page, *names))

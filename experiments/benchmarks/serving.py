@@ -49,9 +49,6 @@ CALIBRATED = {
 
 Rows also have the mean probability in each bin, `at_0` to `at_4`."""
 
-SOLID: dict[str, Any] = {"linestyle": "solid"}
-DOTTED: dict[str, Any] = {"linestyle": "dotted", "alpha": 0.6}
-
 
 @benchmark()
 def serve(
@@ -209,8 +206,9 @@ def draw_exceedance(rows: Sequence[dict[str, Any]]) -> Figure:
             rule = row["rule"].partition(": ")[2]
             points = [(row[f"at_{i}"], row[f"bin_{i}"]) for i in range(5)]
             said, happened = zip(*(p for p in points if p[0] is not None), strict=True)
-            style = SOLID if rule == "joint" else DOTTED
-            ax.plot(said, happened, marker="o", color=color, label=rule, **style)
+            line, alpha = ("solid", 1.0) if rule == "joint" else ("dotted", 0.6)
+            style = {"marker": "o", "linestyle": line, "alpha": alpha, "color": color}
+            ax.plot(said, happened, label=rule, **style)
         ax.set_title(name, fontsize=SMALL)
         ax.set_xlabel("probability said")
         ax.legend(fontsize=TINY)

@@ -20,9 +20,6 @@ from stforecast.comparison.table import AGAINST
 
 MOST_ROWS = 15
 
-MEASURES = {"MSE": "MSE", "last round": "accuracy in %"}
-"""Columns of benchmarks of forecasts and of images, and their names on the page."""
-
 POINTS = "all classes, against reference"
 
 OWN = {AGAINST: "MSE [95 %]", POINTS: "all classes, % [95 %]"}
@@ -257,7 +254,8 @@ def _range(row: Row) -> str:
 
 
 def changes(benchmarks: Benchmarks) -> list[Row]:
-    """Return what each method has without and with mixed precision."""
+    """Return the errors or accuracies of each method without and with mixed precision."""
+    measures = {"MSE": "MSE", "last round": "accuracy in %"}
     return [
         {"data": about, "method": method, "measure": measure}
         | {"float32": spread_in(rows[method], name)}
@@ -265,6 +263,6 @@ def changes(benchmarks: Benchmarks) -> list[Row]:
         for about, rows in columns_of(benchmarks)
         for method in rows
         if f"{method}, bf16" in rows
-        for name, measure in MEASURES.items()
+        for name, measure in measures.items()
         if name in rows[method]
     ]
