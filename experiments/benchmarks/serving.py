@@ -206,9 +206,9 @@ def draw_exceedance(rows: Sequence[dict[str, Any]]) -> Figure:
             rule = row["rule"].partition(": ")[2]
             points = [(row[f"at_{i}"], row[f"bin_{i}"]) for i in range(5)]
             said, happened = zip(*(p for p in points if p[0] is not None), strict=True)
-            line, alpha = ("solid", 1.0) if rule == "joint" else ("dotted", 0.6)
-            style = {"marker": "o", "linestyle": line, "alpha": alpha, "color": color}
-            ax.plot(said, happened, label=rule, **style)
+            (line,) = ax.plot(said, happened, marker="o", color=color, label=rule)
+            if rule != "joint":
+                line.set(linestyle="dotted", alpha=0.6)
         ax.set_title(name, fontsize=SMALL)
         ax.set_xlabel("probability said")
         ax.legend(fontsize=TINY)
