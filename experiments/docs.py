@@ -6,7 +6,7 @@
 
 The first takes a minute, as it measures what methods send. A part lies between
 `<!-- NAME: generated -->` and `<!-- NAME: end -->`, and a number in the text between `<!--=NAME-->`
-and `<!--/-->`; the text around them is written by hand. A benchmark goes beside the page of
+and `<!--/-->`; the text around them is written by hand. A benchmark goes next to the page of
 `docs/results/` that names it in its line `<!-- benchmarks: … -->`. The benchmarks of
 `experiments.benchmarks` lie in docs/results too, for the guides. Tests fail if a page differs from
 the registries or from the results, or if a sentence contradicts them.
@@ -31,8 +31,8 @@ from experiments.benchmarks.disclosure import disclosure_table
 from experiments.benchmarks.live import live_table
 from experiments.benchmarks.privacy import privacy_table
 from experiments.benchmarks.replay import draw_replay, replay_table
-from experiments.site import default_method, guides, images, tables
-from experiments.site.default_method import floats_figure, skill_figure, skill_table
+from experiments.site import forecasts, guides, images, tables
+from experiments.site.forecasts import floats_figure, skill_figure, skill_table
 from experiments.site.guides import measured, of_runs
 from experiments.site.markdown import as_png, filled, photograph, replaced, shrunk
 from experiments.site.measured import RESULTS, Benchmarks, of_page
@@ -58,16 +58,17 @@ def of_results(make: Callable[[Benchmarks], str], page: str, *names: str) -> Cal
     return lambda: make(of_page(page, *names))
 
 
-FEDERATED_SHOWN = ("fuels", "fedproto", "fedpm, inputs and network of fuels", "solo", "fedavg")
-"""Rows of the table of federated methods that it has whatever their place."""
-
-milan_table = partial(tables.differences, shown=FEDERATED_SHOWN)
+milan_table = partial(
+    tables.differences,
+    shown=("fuels", "fedproto", "fedpm, inputs and network of fuels", "solo", "fedavg"),
+)
+"""The table of federated methods, with rows that it has whatever their place."""
 
 RESULT_TABLES: dict[str, Part] = {
     f"{page} {name}": (f"results/{page}.md", of_results(make, page, *names))
     for page, name, make, names in (
-        ("default", "table", default_method.standing, ("who_wins*",)),
-        ("default", "pieces", default_method.standing, ("fedlean*",)),
+        ("default", "table", forecasts.standing, ("who_wins*",)),
+        ("default", "pieces", forecasts.standing, ("fedlean*",)),
         ("fedta", "table", tables.points, ("fedta_table1", "fedta_office")),
         ("fuels", "table", tables.differences, ("fuels_*",)),
         ("fuels", "pieces", partial(tables.differences, ablations=True), ("fuels_*",)),
@@ -75,13 +76,13 @@ RESULT_TABLES: dict[str, Part] = {
         ("intervals", "methods", tables.bounds, ("*",)),
         ("intervals", "table", tables.coverage, ("*",)),
         ("milan", "table", milan_table, ("federated", "federated_day")),
-        ("milan", "tuned", default_method.tuned_table, ("federated", "federated_tuned")),
+        ("milan", "tuned", forecasts.tuned_table, ("federated", "federated_tuned")),
         ("mixed-precision", "table", lambda found: markdown(tables.changes(found)), ("*",)),
         ("operators", "table", tables.worth, ("*",)),
-        ("peers", "table", default_method.standing, ("*",)),
+        ("peers", "table", forecasts.standing, ("*",)),
         ("pfpl", "table", tables.points, ("pfpl_digits", "pfpl_pacs")),
         ("pfpl", "rounds", tables.points, ("pfpl_rounds",)),
-        ("prototypes", "table", default_method.standing, ("prototypes_[!f]*",)),
+        ("prototypes", "table", forecasts.standing, ("prototypes_[!f]*",)),
         ("prototypes", "fuels", tables.differences, ("prototypes_fuels*",)),
     )
 }
@@ -124,7 +125,7 @@ PARTS: dict[str, Part] = RESULT_TABLES | {
     },
     "plain images": ("results/index.md", images.plain_rivals),
     "image cases": ("choose-images.md", images.cases_table),
-    "few cells": ("results/default.md", default_method.few_cells_table),
+    "few cells": ("results/default.md", forecasts.few_cells_table),
     "daylight": ("data.md", partial(of_runs, "daylight.csv", daylight_table)),
     "slow clients": ("methods.md", of_results(tables.differences, "milan", "slow_clients")),
     "replay": ("operate.md", partial(of_runs, "replay.csv", replay_table)),
@@ -150,7 +151,7 @@ DRAWN: dict[str, Callable[[], bytes]] = {
 
 
 def write_parts(parts: Mapping[str, Part]) -> None:
-    """Write generated parts and numbers to their pages, and draw the figures beside them."""
+    """Write generated parts and numbers to their pages, and draw the figures."""
     for name, (page, make) in parts.items():
         path = DOCS / page
         path.write_text(replaced(path.read_text(), name, make))

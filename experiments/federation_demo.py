@@ -97,7 +97,7 @@ def demo(out: Path, method: str, rounds: int, tls: bool, hostile: bool) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # As Ctrl-C: stop all, then end.
     start, out = time.perf_counter(), out.resolve()
     try:
-        run = run_federation(out, method, rounds, tls, hostile)
+        run = run_federation(out, method, rounds, tls=tls, hostile=hostile)
     except InputError as e:
         raise click.ClickException(e.typed) from e
     honest = NODES.keys() - ({HOSTILE} if hostile else set())
@@ -112,7 +112,7 @@ def demo(out: Path, method: str, rounds: int, tls: bool, hostile: bool) -> None:
 
 
 def run_federation(
-    out: Path, method: str, rounds: int, tls: bool = False, hostile: bool = False
+    out: Path, method: str, rounds: int, *, tls: bool = False, hostile: bool = False
 ) -> RunSettings:
     """Make the data, run the federation and return its settings.
 
@@ -123,14 +123,14 @@ def run_federation(
     """
     begin_anew(out)
     make_cubes(out, NODES, 28)
-    run = settings_of(out, method, rounds, hostile)
+    run = settings_of(out, method, rounds, hostile=hostile)
     app = write_app(out / "app", run)
     keys = make_keys(out / "keys") if tls else None
     with LocalFlower(out / "logs", keys) as flower:
         click.echo(f"SuperLink at {flower.address}" + (" with TLS" if tls else ""))
         for name, (first, end) in NODES.items():
             lies = hostile and name == HOSTILE
-            start_node(flower, out, name, lies, plain=run.secure is None)
+            start_node(flower, out, name, lies=lies, plain=run.secure is None)
             click.echo(f"node {name}: clients {first} to {end - 1}{', hostile' if lies else ''}")
         click.echo("\n".join(what_leaves(run)))
         number = flower.run(app)
@@ -140,7 +140,7 @@ def run_federation(
     return run
 
 
-def settings_of(out: Path, method: str, rounds: int, hostile: bool) -> RunSettings:
+def settings_of(out: Path, method: str, rounds: int, *, hostile: bool) -> RunSettings:
     """Return the demo's run: with sums under masks if they can be, or a rule against a liar."""
     given = {**OF_DEMO, "rounds": rounds, **({"robust": "median"} if hostile else {})}
     config = resolve(method, **read_by(method, given))
@@ -150,7 +150,7 @@ def settings_of(out: Path, method: str, rounds: int, hostile: bool) -> RunSettin
 
 
 def what_leaves(run: RunSettings) -> list[str]:
-    """Return what stays on the nodes and what leaves them, line by line."""
+    """Return lines on the data that stay on the nodes, and that leave them."""
     return [
         "stays on each node: readings, its clients' models, forecasts",
         "leaves it: an upload, numbers of samples and losses each round; at the end test errors",
@@ -158,7 +158,7 @@ def what_leaves(run: RunSettings) -> list[str]:
     ]
 
 
-def start_node(flower: LocalFlower, out: Path, name: str, lies: bool, plain: bool) -> None:
+def start_node(flower: LocalFlower, out: Path, name: str, *, lies: bool, plain: bool) -> None:
     """Start a node of the demo, with a key if the server knows keys."""
     key = None
     if flower.keys:

@@ -1,8 +1,8 @@
 """A node whose owner lies: its processes import a copy of this file as `sitecustomize`.
 
-The file `lies` beside the copy names what the node does to its answers to rounds, in turn, from
-`LIES`; without names it is honest. It is read anew for each answer. Nothing else of a node changes,
-so what it declares when it joins is true.
+The file `lies` in the folder of the copy names the changes to its answers to rounds, in turn, from
+`LIES`; without names it is honest. It is read again for each answer. Nothing else of a node
+changes, so its declarations when it joins are true.
 """
 
 from __future__ import annotations

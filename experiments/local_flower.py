@@ -28,7 +28,7 @@ from stforecast.flower.superlink import CONNECTION, Keys
 from stforecast.flower.supernode import HOST, environment, find_program, free_port, stop_all_of
 
 JOINING = "nodes join at"
-"""What `stforecast federate serve` says when it is ready."""
+"""Words of `stforecast federate serve` when it is ready."""
 
 
 @dataclass

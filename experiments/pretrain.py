@@ -35,7 +35,7 @@ CELLS, DAYS = 256, 42
 """Cells that are drawn together, and their days."""
 
 STARTS, AHEAD = 6, 5
-"""Windows of a batch, and targets of a window, of which one is the next step."""
+"""Windows of a batch, and targets of a window; one is the next step."""
 
 BATCHES = 8
 """Batches from the same cells."""
@@ -55,7 +55,7 @@ class Draw:
         return self.rng.uniform(low, high, (self.n, 1))
 
     def log_uniform(self, low: float, high: float) -> np.ndarray:
-        """Draw numbers whose logarithms are between those of two."""
+        """Draw log-uniform numbers between two."""
         return np.exp(self.uniform(np.log(low), np.log(high)))
 
     def normal(self, n_columns: int = 1) -> np.ndarray:

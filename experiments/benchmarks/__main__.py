@@ -1,4 +1,4 @@
-"""Run a benchmark: those of all modules of this package are found here."""
+"""Run a benchmark, which any module of this package may define."""
 
 import importlib
 import pkgutil

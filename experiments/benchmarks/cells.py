@@ -44,14 +44,14 @@ FEW: dict[str, tuple[str, dict[str, Any]]] = {
 """Name in the table, method and settings."""
 
 LONGEST = 24
-"""Steps of the longer forecast; with steps under ten minutes, those of an hour."""
+"""Steps of the longer forecast; with steps under ten minutes, of an hour."""
 
 
 @benchmark("few-cells.csv", goes_on=True)
 def few_cells(results: Results, *data: Path) -> str:
-    """Measure forecasts of few cells of cubes: the default beside what needs no others.
+    """Measure forecasts of few cells of cubes: the default, and methods that need no others.
 
-    Cells are drawn from each cube three times, and every method is fitted to them alone, one step
+    Cells are drawn from each cube three times, and every method is fitted to only these, one step
     and a day ahead; with steps of less than ten minutes, an hour ahead stands for the day. What is
     in the file already is not measured again. `python -m experiments.docs` makes the table of
     docs/results/default.md from docs/results/default/few-cells.csv.
@@ -113,7 +113,7 @@ def test_error(fitted: Forecaster, metric: str) -> float:
 def above_default(rows: pd.DataFrame) -> dict[str, dict[str, str]]:
     """Return by how many per cent each method's error is above the default's, by span and cells.
 
-    Geometric means over the cubes, of which each has the mean of its draws, with intervals of
+    Geometric means over the cubes, each with the mean of its draws, with intervals of
     Student's t: draws from one cube are not independent of each other.
     """
     rows = rows.assign(ahead=np.where(rows["horizon"] == 1, "one step", "a day"))
@@ -145,7 +145,7 @@ EVERY, FIRST = 7, 3
 """Every seventh cell is new, from the fourth on: 13 of 88."""
 
 ADAPTED, ALONE = "fedlean, adapted", "ridge, each cell alone"
-"""The default, and the best of what is trained alone."""
+"""The default, and the best method that trains on one cell."""
 
 GRU = {"rounds": 10, "select": "last"}
 LAGS = {"closeness": 1, "periods": 0, "extra_lags": "2-168", "impute": "newest"}
@@ -302,7 +302,7 @@ CLOCK_SPLIT = "time:0.84,0.08,0.08"
 """Parts of these days: the last begins some hours after the change."""
 
 MISSING = 0.05
-"""A counter of which more is missing is left out."""
+"""A counter with a larger missing share is left out."""
 
 HOUR = pd.Timedelta(hours=1)
 

@@ -44,7 +44,7 @@ PHASES: dict[str, Sequence[str]] = {
     "bounds": ("evaluate.Evaluation._widened",),
     "tables": ("runs.UnfinishedForecastRun.write_results",),
 }
-"""Functions of `stforecast.forecasting` of each phase; of nested ones, the inner alone counts."""
+"""Functions of `stforecast.forecasting` of each phase; of nested ones, only the inner counts."""
 
 FIRST, SUMMARY = "first round", "summary"
 
@@ -83,8 +83,8 @@ def city(
 ) -> str:
     """Measure runs on generated cities of hours, from the cube to the files, the bounds included.
 
-    Each run has a process of its own. The table has the CPU seconds of each phase, those of all,
-    the seconds of the clock and the peak of the memory; the file has all three of each phase. What
+    Each run has a process of its own. The table has the CPU seconds of each phase, the sum, the
+    seconds of the clock and the peak of the memory; the file has all three of each phase. What
     is in the file already is not measured again.
 
     Args:
@@ -115,7 +115,7 @@ def city(
 def generate_city(path: Path, n_cells: int, days: int) -> None:
     """Write a cube of hourly Internet activity of a heterogeneous city.
 
-    More cells than Milan's are those of further draws, with larger ids.
+    More cells than Milan's come from further draws, with larger ids.
     """
     place, preset = CITIES["milan"], PRESETS["heterogeneous"]
     most, numbers, activity = place.n_cells, [], []
@@ -153,7 +153,7 @@ def measure_phases(method: str, cube: Path, horizon: int, threads: int) -> list[
 
 
 class Usage:
-    """CPU seconds, seconds and peak memory of a process by phase, without those of phases in it.
+    """CPU seconds, seconds and peak memory of a process by phase, without inner phases.
 
     Attributes:
         of: `cpu`, `wall` and `peak`, in GB, of each phase.

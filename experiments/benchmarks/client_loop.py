@@ -127,7 +127,7 @@ def inter_loss(features: Tensor, positive: Tensor, negative: Tensor, tau: float)
 
 
 class LoneClient:
-    """A client that trains alone, with its own module and optimiser.
+    """A client with a module and an optimiser of its own.
 
     If `tuned`, it encodes a batch and its augmentation in one call, and uses torch's fused Adam.
     """

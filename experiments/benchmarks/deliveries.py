@@ -36,7 +36,7 @@ FIRST = 7
 RULES = MonitorOptions()
 
 Counts = dict[tuple[str, str], np.ndarray]
-"""How many were judged and found, by what was asked and by kind."""
+"""How many were judged and found, by question and kind."""
 
 FAULTS = ("three times as high", "0", "one value all day", "twice as high all day", "shuffled day")
 """Planted faults: of one reading at its busiest hour, or of a day."""
@@ -70,8 +70,8 @@ def deliveries(
         method: method of the model.
         train_days: days to train on, without those that calibrate the bounds.
         disturbed: days that are also delivered disturbed, at most, evenly spread.
-        since: first day; by default that of the data.
-        until: last day; by default that of the data.
+        since: first day; by default the first of the data.
+        until: last day; by default the last of the data.
         cells: cells to take, the first; 0 for all.
     """
     logging.getLogger("stforecast").setLevel(logging.ERROR)
@@ -105,7 +105,7 @@ def deliveries(
 
 
 def _known(cube: xr.Dataset) -> xr.Dataset:
-    """Return a cube without the cells of which much is missing."""
+    """Return a cube without cells with many missing values."""
     (service,) = cube.data_vars
     values = cube[service].transpose("time", "cell")
     never = values.isnull().all("cell")  # Such as nights without a metro.
@@ -113,7 +113,7 @@ def _known(cube: xr.Dataset) -> xr.Dataset:
 
 
 def _forecasts(cube: xr.Dataset, method: str, train_days: int) -> xr.Dataset:
-    """Return the forecasts of each day after those of training, made at its midnight."""
+    """Return the forecasts of each day after the training days, made at its midnight."""
     day = round(pd.Timedelta(days=1) / step_of(cube))
     n_days, calibrate = cube.sizes["time"] // day, max(train_days // 5, 4)
     split = f"days:{train_days},{calibrate},{n_days - train_days - calibrate}"

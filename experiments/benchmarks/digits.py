@@ -93,7 +93,7 @@ class Painters(Senders):
 
 
 def found_of_digits() -> Iterator[tuple[str, str, str, Found]]:
-    """Yield method, settings in words, what is sought, and what was found."""
+    """Yield method, settings in words, the object of the attack, and its findings."""
     for method, words, classes, each, settings in RUNS:
         painters = Painters.of(method, classes, each, **settings)
         sought = "mean image" if "prototypes" in painters.sent else "image"

@@ -62,7 +62,7 @@ SENDS = {
     "fedpm": "a codebook, and how often each entry was used",
     "pfpl": "mean features of classes",
 }
-"""Methods that are attacked, and what they send."""
+"""Attacked methods, and their uploads in words."""
 
 ONE_BATCH = {"optimizer": "sgd", "batch_size": 4096, "drop_last": False}
 """Settings with which an upload is a single gradient."""
@@ -95,15 +95,15 @@ TRAINED: Sequence[tuple[str, str, Mapping[str, Any], Sequence[Attempt]]] = (
     ("fedproto", "perceptron", PERCEPTRON, (FIRST, LATER, SOLVING)),
     ("fedpm", "perceptron", PERCEPTRON, (FIRST,)),
 )
-"""Runs whose training is inverted: method, settings in words, settings beside the defaults, and
+"""Runs whose training is inverted: method, settings in words, settings besides the defaults, and
 the attacks."""
 
 ROTATED = (3, 5, 7, 9, 12, 25)
-"""Cells of the sums of which all products are given."""
+"""Numbers of cells of sums with known products."""
 
 
 Attack = tuple[tuple[str, int], tuple[str, Found]]
-"""The upload and its number of cells, what is sought in it, and what was found."""
+"""The upload and its number of cells, the object of the attack, and its findings."""
 
 How = Mapping[str, Any]
 """Values that describe attacks: data, days, horizon, settings and the kind of attack."""
@@ -116,7 +116,7 @@ def disclosure(results: Results, *data: Path, quick: bool = False) -> str:
     Args:
         results: gets a row for each attack.
         *data: tables of hourly readings, a column for each cell.
-        quick: whether to attack 14 days of records, one step ahead, alone.
+        quick: whether to attack only 14 days of records, one step ahead.
     """
     with quiet():  # Nodes warn of few samples.
         for path, (days, horizon) in itertools.product(data, QUICK if quick else RUNS):
@@ -159,7 +159,7 @@ def rows_of_few(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def rows_of_rotation(path: Path) -> Iterator[dict[str, Any]]:
-    """Return the rows of the attack on sums of which all products are given."""
+    """Return the rows of the attack on sums with known products."""
     truth = (victims := few_victims(path, "fedlean")).readings
     guess, about = weekly_guess(victims.readings), about_of(path, *QUICK[0], "rotation")
     for n in ROTATED:

@@ -48,7 +48,7 @@ def main() -> None:
     """Measure speed, memory and robustness, and compare with other implementations."""
 
 
-def benchmark(file: str = "", goes_on: bool = False) -> Callable[[T], T]:
+def benchmark(file: str = "", *, goes_on: bool = False) -> Callable[[T], T]:
     """Make a function a command of `main`.
 
     The function has the parameters `results`, options, and `*data` for paths that the command takes
@@ -56,7 +56,7 @@ def benchmark(file: str = "", goes_on: bool = False) -> Callable[[T], T]:
 
     Args:
         file: name of the results' file, with options in braces; by default the benchmark's name.
-        goes_on: whether to begin with what an earlier call has measured.
+        goes_on: whether to begin with the results of an earlier call.
     """
 
     def register(function: Any) -> Any:
@@ -67,7 +67,7 @@ def benchmark(file: str = "", goes_on: bool = False) -> Callable[[T], T]:
             about = {n: v for n, v in options.items() if not isinstance(v, Path | None)}
             click.echo(processor())
             try:
-                click.echo(function(Results(path, about, goes_on), *data, **options))
+                click.echo(function(Results(path, about, goes_on=goes_on), *data, **options))
             except InputError as e:
                 raise click.ClickException(str(e)) from e
 
@@ -102,16 +102,16 @@ def hourly_table(path: Path) -> pd.DataFrame:
 class Results:
     """What a benchmark has measured, in a file that is written after each addition.
 
-    A `.json` file has the machine, `about` and the rows; a `.csv` file has the rows alone.
+    A `.json` file has the machine, `about` and the rows; a `.csv` file has only the rows.
 
     Args:
         path: the file; None writes nothing.
-        about: the options of this call, which replace those of the file.
-        goes_on: whether to begin with what the file has.
+        about: the options of this call, which replace the file's.
+        goes_on: whether to begin with the content of the file.
     """
 
     def __init__(
-        self, path: Path | None, about: Mapping[str, Any] | None = None, goes_on: bool = False
+        self, path: Path | None, about: Mapping[str, Any] | None = None, *, goes_on: bool = False
     ) -> None:
         self.path, self.rows = path, list[dict[str, Any]]()
         self._begun: dict[str, Any] = {}
@@ -141,7 +141,7 @@ class Results:
             part.write_text(text)
 
     def fix(self, **values: Any) -> None:
-        """Note options that hold for all rows; refuse others than those of the rows in the file."""
+        """Note options that hold for all rows; refuse others than the file's rows had."""
         for name, value in values.items():
             if (begun := self._begun.get(name, value)) != value:
                 raise InputError(
@@ -270,7 +270,7 @@ def _call() -> Any:
 
 
 def in_own_process(function: Callable[..., T], *args: Any) -> T:
-    """Call a function in a new process, to measure its memory and CPU time alone."""
+    """Call a function in a new process, to measure its own memory and CPU time."""
     with own_process(partial, function, *args) as call:
         return call()
 

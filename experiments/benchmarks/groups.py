@@ -12,7 +12,7 @@ from stforecast.methods.fedlean import calendar_basis, n_cycles
 from stforecast.methods.protoridge import ProtoRidge
 
 ALIKE = 0.1
-"""Deviation of the means, as windows of equal calendar inputs cannot be told apart."""
+"""Deviation of the means, as windows of equal calendar inputs cannot be distinguished."""
 
 
 def by_groups(victims: Victims, guess: Tensor) -> Tensor:

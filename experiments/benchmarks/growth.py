@@ -49,7 +49,7 @@ def growth(
     """Measure rounds as the number of clients grows.
 
     Each size trains FUELS's model (a few batches per epoch) in a separate process. Clients' states
-    that exceed `--memory` are in memory-mapped files, so that only those of participants use
+    that exceed `--memory` are in memory-mapped files, so that only the states of participants use
     memory. FUELS compares every participant with all clients, on the server and when it mixes
     prototypes; this cost grows with the product of both numbers, and FedAvg does not have it. With
     `--compared` it compares with a sample.

@@ -92,9 +92,9 @@ LARGEST_COST, LARGEST_HARM = 1.05, 1.25
 
 @benchmark("hostile.csv", goes_on=True)
 def hostile(results: Results, *, methods: str = ",".join(METHODS)) -> str:
-    """Measure the honest nodes' errors beside hostile ones; needs the extra flower.
+    """Measure the honest nodes' errors in the presence of hostile ones; needs the extra flower.
 
-    Coordinator, nodes and the coding of messages are those of a federation on Flower; only Flower's
+    Coordinator, nodes and the coding of messages are the same as on Flower; only Flower's
     processes are left out, which the benchmark `hostile-live` has.
 
     Args:
@@ -354,7 +354,7 @@ def honest_clients_error(fitted: Fitted) -> float:
 
 
 def ratios(rows: pd.DataFrame) -> dict[tuple[str, str], list[float]]:
-    """Return the errors of each method and rule over that of the undisturbed run.
+    """Return the errors of each method and rule, over the undisturbed run's.
 
     They are without liars, and with them, of the worst behaviour; NaN if one was not measured.
     """

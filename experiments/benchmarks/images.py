@@ -123,9 +123,9 @@ def federation_of_images(problem: Problem, n_clients: int, workers: int = 1) -> 
     if problem.model == "vit":
         method: FedAvg = FedL2P(Population(_prompted_vit, seed=0), task, training, PROMPTS)
     else:
-        model = MODELS[problem.model]
-        options = CNNOptions(padding="none") if problem.model == "cnn" else model.Options()
-        build = partial(model, problem.shape, N_CLASSES, options)
+        kind = MODELS[problem.model]
+        options = CNNOptions(padding="none") if problem.model == "cnn" else kind.Options()
+        build = partial(kind, problem.shape, N_CLASSES, options)
         method = FedAvg(Population(build, seed=0), task, training)
     return Federation(method, data, seed=0, workers=workers)
 

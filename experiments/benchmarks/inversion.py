@@ -77,7 +77,7 @@ class Senders:
         return self.rounds(1)[0][1]
 
     def rounds(self, n: int) -> list[tuple[ServerState, Payload]]:
-        """Return the server's state before each of the first rounds, and what is then sent."""
+        """Return the server's state before each of the first rounds, and the uploads."""
         trainer = Trainer(self.method, self.samples, None, seed=self.seed, device="cpu")
         server, ids = Server(self.method, trainer.state, n), torch.arange(len(self.samples))
         found = list[tuple[ServerState, Payload]]()
@@ -87,7 +87,7 @@ class Senders:
         return found
 
     def with_values(self, ids: Tensor, values: Tensor) -> ClientData:
-        """Return the training samples of some clients with other values of what is sought.
+        """Return the training samples of some clients with other values of the readings.
 
         The values are `(…, clients)`.
         """
@@ -184,7 +184,7 @@ class Inputs:
         """Number of readings."""
         return int(self.targets.max()) + 1
 
-    def means(self, weights: Tensor, relative: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def means(self, weights: Tensor, *, relative: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Return weighted sums over windows as linear functions of the readings.
 
         Args:
@@ -204,7 +204,7 @@ class Inputs:
         found = weights.new_zeros(len(weights), self.n + 1)
         return found.index_add_(1, steps % (self.n + 1), weights)[:, : self.n]
 
-    def changed(self, values: Tensor, relative: bool) -> Tensor:
+    def changed(self, values: Tensor, *, relative: bool) -> Tensor:
         """Return how weighted sums of the inputs change with the readings.
 
         Args:
@@ -214,7 +214,7 @@ class Inputs:
         Returns:
             `(readings, inputs and targets, m)`.
         """
-        parts = self.means(values.mT, relative)
+        parts = self.means(values.mT, relative=relative)
         return torch.cat(parts).permute(2, 0, 1)
 
 
@@ -295,7 +295,7 @@ class Products:
     @cached_property
     def equations(self) -> Tensor:
         """Linear equations for the sum of the cells' readings, `(equations, readings)`."""
-        of_means = torch.cat(self.inputs.means(self.weights, self.relative)).flatten(0, 1)
+        of_means = torch.cat(self.inputs.means(self.weights, relative=self.relative)).flatten(0, 1)
         return torch.cat([of_means, self.scaled[None]])
 
     def mean_reading(self, guess: Tensor) -> Tensor:
@@ -334,7 +334,7 @@ class Products:
     def _slopes(self, x: Tensor, cell: int, some: Tensor) -> Tensor:
         """Return how the errors change with a cell's readings, `(errors, readings)`."""
         windows, rows = self._windows(x[:, cell]), len(self.quadratic)
-        change = self.inputs.changed(windows, self.relative) / len(windows)
+        change = self.inputs.changed(windows, relative=self.relative) / len(windows)
         products = (change + change.mT)[:, :rows][:, some[0], some[1]].mT
         own = torch.zeros(2 * self.cells, len(x), dtype=x.dtype)
         own[cell], own[self.cells + cell] = self.scaled, 2 * self.scaled * x[:, cell]

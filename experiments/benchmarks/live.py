@@ -40,7 +40,7 @@ ALONE, BARE = "mse_alone", "mse_bare"
 """Errors of the same run in one process, with the defence and without."""
 
 TARGETS = {"server": ("superlink", "serverapp"), "node": tuple(SHARES)}
-"""Processes of which one is killed, by the option `target`."""
+"""Processes that may be killed, by the option `target`."""
 
 LONGEST = 60.0
 """Seconds within which a kill follows the moment at which all clients are connected."""
@@ -54,7 +54,7 @@ COMPARED = ("participants", "failed", "train_loss", "validation_loss", "bytes_up
 
 @benchmark("hostile-live.csv", goes_on=True)
 def hostile_live(results: Results, *, minutes: float = 25.0) -> str:
-    """Measure hostile nodes over a live SuperLink, beside the same runs in one process.
+    """Measure hostile nodes over a live SuperLink, and the same runs in one process.
 
     Five SuperNodes of two clients each are started once on this machine, with `stforecast node`,
     and serve one run after the other; one or two of them lie. Settings, behaviours and the measure
@@ -149,7 +149,7 @@ def runs() -> Iterator[hostile.HostileRun]:
 
 
 class LiveNodes:
-    """SuperNodes of which the first may lie."""
+    """SuperNodes; the first may lie."""
 
     def __init__(self, flower: LocalFlower, folder: Path, cubes: list[Path]) -> None:
         self.flower, self.folder, self.cubes = flower, folder, cubes

@@ -79,8 +79,8 @@ def nodes(
 
     Each node has four clients of an invented city and is started by `stforecast node`: once with a
     worker that stays, and once with `--no-worker`, where Flower's process of each message imports
-    torch anew. Both train the same run. Start-up lasts until all clients are connected; a round's
-    seconds and bytes are the server's own. Processor time is that of all processes from the second
+    torch again. Both train the same run. Start-up lasts until all clients are connected; a round's
+    seconds and bytes are the server's own. Processor time counts all processes from the second
     round on, by message and node. Memory is the proportional set size after the last round, in
     which pages that processes share count once. All processes are stopped at the end.
 
@@ -124,7 +124,7 @@ def secure_sum(
         nodes: numbers of nodes.
         clients: clients of a node.
         values: values of a model.
-        repeat: rounds, of which the median counts.
+        repeat: rounds; the median counts.
     """
     torch.set_num_threads(1)
     for n in frame.listed_numbers(nodes):
@@ -193,7 +193,7 @@ def table_of_nodes(measured: Iterable[Mapping[str, Any]]) -> str:
 class Members(Link):
     """A link to nodes in this process; one may be lost after it dealt its shares.
 
-    `seconds` are those of all nodes together.
+    `seconds` are of all nodes together.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Measure what differential privacy costs the default, and whether its noise stops the attack.
 
-The first round of `fedlean` alone is sent, since noise grows with each upload. It is simulated in
+Only the first round of `fedlean` is sent, since noise grows with each upload. It is simulated in
 one process: noise that nodes share (`--share-noise`) is drawn by cells, with the same sum.
 """
 
@@ -161,7 +161,7 @@ def attack(victims: Victims, std: float) -> Found:
 
 
 def privacy_table(rows: pd.DataFrame) -> str:
-    """Tabulate the errors, a column for each number of cells, and what the attack finds."""
+    """Tabulate the errors, a column for each number of cells, and the findings of the attack."""
     found = rows.assign(epsilon=rows["epsilon"].fillna(math.inf))
     table: list[dict[str, str]] = []
     is_attack = found["sent"] == "attack"

@@ -50,10 +50,10 @@ RULES = {
 """Settings under `[update]` of each way to replay the commands."""
 
 TRAINED = {DAILY: 1, "anew every 7 days": 7}
-"""Days after which each further way trains anew, whatever happens."""
+"""Days after which each further way trains from the beginning."""
 
 MISSING = 0.05
-"""A column of which more is missing is left out."""
+"""A column with a larger missing share is left out."""
 
 
 @benchmark("replay.csv", goes_on=True)
@@ -80,7 +80,7 @@ def replay(
     Args:
         results: gets the rows.
         *data: a wide table of hours on the wall clock.
-        since: first day; by default that of the table.
+        since: first day; by default the first of the table.
         train_days: days of the run that the service begins with.
         days: days to replay, at most.
         cells: columns to take, the first; 0 for all.
@@ -144,7 +144,7 @@ def _in_service(
 def _trained(
     wide: pd.DataFrame, n_steps: int, begins: range, zone: str, method: str, every: int
 ) -> Iterator[dict[str, object]]:
-    """Train anew every so many steps, on the last `n_steps`; yield a row for each day."""
+    """Train from the beginning every so many steps on the last `n_steps`; yield a row a day."""
     forecaster, until = Forecaster(method), -1
     for day in begins:
         known = _known(wide, day + 24, n_steps, zone)
@@ -197,7 +197,7 @@ def _row(
 def replay_table(rows: pd.DataFrame) -> str:
     """Tabulate errors, coverage, its range over weeks, trainings and seconds of each way.
 
-    By how much errors are above those of the rule has an interval of 95 % over whole weeks.
+    The difference from the rule's errors has an interval of 95 % over whole weeks.
     """
     heads = {
         "data": ("data", ""), "way": ("way", ""), "days": ("days", ""), "mae": ("MAE", ".2f"),

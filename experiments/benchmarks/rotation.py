@@ -20,7 +20,7 @@ STARTS, STEPS = 8, 400
 """Random rotations to start from, and steps of L-BFGS from each."""
 
 SKEWNESS = 1e-3
-"""Weight of the skewness, beside that of the variances."""
+"""Weight of the skewness; the variances have 1."""
 
 
 def unrotated(truth: Tensor) -> Tensor:

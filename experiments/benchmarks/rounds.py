@@ -143,7 +143,7 @@ def batches_for(n_clients: int) -> int:
 class Round:
     """Loss, wall-clock and CPU seconds of one round.
 
-    Those of the server's aggregation, and of creating cohorts with the broadcast payload and
+    The seconds of the server's aggregation, and of creating cohorts with the broadcast payload and
     writing them back, do not depend on the number of batches.
     """
 

@@ -1,4 +1,4 @@
-"""Measure a served forecast, and how often what is said to be exceeded is exceeded."""
+"""Measure a served forecast, and the calibration of probabilities of exceeding a threshold."""
 
 from __future__ import annotations
 
@@ -45,12 +45,9 @@ CALIBRATED = {
     "happened": ("happened", ".3f"),
     **{f"bin_{i}": (f"said {i * 20} to {i * 20 + 20} %", ".2f") for i in range(5)},
 }
-"""Columns. Those of bins show how often what was said with such a probability has happened.
+"""Columns. Bins show how often spans with such a forecast probability passed.
 
-Rows also have the mean said in each bin, `at_0` to `at_4`."""
-
-SOLID: dict[str, Any] = {"linestyle": "solid"}
-DOTTED: dict[str, Any] = {"linestyle": "dotted", "alpha": 0.6}
+Rows also have the mean probability in each bin, `at_0` to `at_4`."""
 
 
 @benchmark()
@@ -73,7 +70,7 @@ def serve(
         days: days of its history.
         seconds: seconds of each kind, first as fast as answers come, then at the rate.
         clients: clients that ask at the same time.
-        rate: requests a second, of which delays are told: from when each is due, so that a slow
+        rate: requests a second, with delays from when each is due, so that a slow
             answer counts for those that wait behind it.
     """
     import requests
@@ -166,7 +163,7 @@ def exceedance(
     levels: str = "80,90,95,99",
     every: int = 6,
 ) -> str:
-    """Measure probabilities of exceeding a threshold within a span: what was said, what happened.
+    """Measure the calibration of probabilities of exceeding a threshold within a span.
 
     A model is trained on the first half of each table. Its errors on the first half of the rest say
     how they go together; the other half is forecast, every few steps, and thresholds are quantiles
@@ -199,7 +196,7 @@ def exceedance(
 
 
 def draw_exceedance(rows: Sequence[dict[str, Any]]) -> Figure:
-    """Draw what happened against what was said, by data: joint errors, and independent ones."""
+    """Draw the shares that passed against their probabilities by data, joint and independent."""
     names = list(dict.fromkeys(row["data"] for row in rows))
     fig, axes = panels(TWO_COLUMNS, 2.6, len(names), n_columns=3)
     for ax, name in zip(axes, names, strict=True):
@@ -209,8 +206,9 @@ def draw_exceedance(rows: Sequence[dict[str, Any]]) -> Figure:
             rule = row["rule"].partition(": ")[2]
             points = [(row[f"at_{i}"], row[f"bin_{i}"]) for i in range(5)]
             said, happened = zip(*(p for p in points if p[0] is not None), strict=True)
-            style = SOLID if rule == "joint" else DOTTED
-            ax.plot(said, happened, marker="o", color=color, label=rule, **style)
+            (line,) = ax.plot(said, happened, marker="o", color=color, label=rule)
+            if rule != "joint":
+                line.set(linestyle="dotted", alpha=0.6)
         ax.set_title(name, fontsize=SMALL)
         ax.set_xlabel("probability said")
         ax.legend(fontsize=TINY)
@@ -221,7 +219,7 @@ def draw_exceedance(rows: Sequence[dict[str, Any]]) -> Figure:
 def _said(
     path: Path, method: str, horizon: int, levels: list[int], every: int
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return the probability of passing that each rule says of spans, and whether they did."""
+    """Return the probability by each rule that spans pass, and whether they did."""
     settings = {"split": "time:0.5,0.15,0.35", "horizon": horizon, "intervals": "normalised"}
     forecaster = Forecaster(method, **settings).fit(path)
     tests, series = forecaster.test_forecasts(), forecaster.data_.series

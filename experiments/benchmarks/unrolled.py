@@ -42,7 +42,7 @@ class Unrolled(Cohort):
     _past: dict[str, tuple[int, Tensor, Tensor]]
 
     def begin(self, seed: int, round: int, payload: Params) -> None:
-        """Start a round in double precision, from what is received and what was kept."""
+        """Start a round in double precision, from the payload and the kept tensors."""
         self.generators = [generator(seed, round, int(i)) for i in self.ids]
         self.round, self.epoch, self.records, self.scratch = round, 0, {}, {}
         own = {n: payload.get(n, t).double().clone() for n, t in self.params.items()}
@@ -104,7 +104,7 @@ def add_with_gradient(means: prototypes.PrototypeMeans, features: Tensor, keys: 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sent:
-    """What a node would send in the first rounds, as a function of what is sought.
+    """What a node would send in the first rounds, as a function of the sought values.
 
     Attributes:
         senders: all clients.
@@ -147,7 +147,7 @@ def as_sent(upload: Params) -> Params:
 def nearest_with_gradient(vectors: Tensor, memory: Tensor, _: float) -> tuple[Tensor, ...]:
     """Return what `nearest_prototypes` does, and keep the gradient of vectors in the loss.
 
-    The loss is of the memory alone.
+    The loss is only of the memory.
     """
     places = fedpm.nearest(vectors.detach(), memory.detach())
     chosen = prototypes.by_key(memory, places)
@@ -169,9 +169,9 @@ def inverted(senders: Senders, guess: Tensor, uploads: int = 1, solving: bool = 
     """Return values with which a node would send what it sent.
 
     Args:
-        senders: all clients, of which the node has the first ones.
-        guess: of what is sought of these, `(…, clients)`.
-        uploads: rounds of which the server uses the uploads.
+        senders: all clients; the node has the first ones.
+        guess: values of these to begin with, `(…, clients)`.
+        uploads: number of rounds whose uploads are used.
         solving: whether to solve nonlinear equations instead of following gradients.
     """
     heard, sent = zip(*senders.rounds(uploads), strict=True)

@@ -7,13 +7,12 @@ A name is one of `computed`, or file and key of a value in a JSON file of docs/r
 from __future__ import annotations
 
 import json
-import math
 from collections import UserDict
 from collections.abc import Iterator
 from statistics import mean
 
 from experiments.benchmarks.growth import slopes_of
-from experiments.site.default_method import against_best, sent_in_a_round, tuned
+from experiments.site.forecasts import against_best, sent_in_a_round, tuned
 from experiments.site.guides import found_in
 from experiments.site.images import claims_counted
 from experiments.site.measured import RESULTS, of_page
@@ -33,9 +32,11 @@ class Numbers(UserDict[str, str]):
 
     def __missing__(self, name: str) -> str:
         stem, _, key = name.rpartition(".")
-        (file,) = RESULTS.rglob(f"{stem}.json")
-        value = json.loads(file.read_text())[key]
-        return f"{value:,.6g}" if isinstance(value, int | float) else str(value)
+        files = [*RESULTS.rglob(f"{stem}.json")]
+        if len(files) != 1:
+            raise KeyError(f"{name}: no number has this name; experiments/site/numbers.py has all")
+        value = json.loads(files[0].read_text())[key]
+        return f"{value:,.6g}" if isinstance(value, int | float) else value.replace(",", ", ")
 
 
 def all_numbers() -> Numbers:
@@ -84,6 +85,5 @@ def _milan() -> Iterator[tuple[str, str]]:
     yield "floats.own", f"{sent[own]:,.0f}"
     yield "floats.below", f"{100 * (1 - column.mse(own) / column.mse('fuels')):.0f}"
     pairs = tuned(of_page("milan", "federated", "federated_tuned")).values()
-    changes = [math.log(after["MSE"] / before["MSE"]) for before, after in pairs]
-    yield "tuned.methods", f"{len(changes)}"
-    yield "tuned.lower", f"{sum(change < 0 for change in changes)}"
+    yield "tuned.methods", f"{len(pairs)}"
+    yield "tuned.lower", f"{sum(after['MSE'] < before['MSE'] for before, after in pairs)}"

@@ -136,7 +136,7 @@ def images_sent() -> str:
     """Tabulate what the federated methods for images send."""
     from vision.backbones.load import TINY
     from vision.methods import METHODS
-    from vision.models import MODELS
+    from vision.models.convnet import ConvNet, ConvNetOptions
     from vision.models.vit import FrozenViT, ViTOptions
     from vision.task import Classification
 
@@ -150,8 +150,7 @@ def images_sent() -> str:
         def build() -> SplitModel:
             if method.defaults.get("model") == "vit":
                 return FrozenViT(shape, N_CLASSES, ViTOptions(backbone=TINY, input_size=8))
-            model = MODELS["convnet"]
-            return model(shape, N_CLASSES, model.Options())
+            return ConvNet(shape, N_CLASSES, ConvNetOptions())
 
         training = Training(batch_size=10, epochs=method.defaults.get("epochs", 2))
         return _sent(name, method, build, task, data, training)

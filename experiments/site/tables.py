@@ -20,9 +20,6 @@ from stforecast.comparison.table import AGAINST
 
 MOST_ROWS = 15
 
-MEASURES = {"MSE": "MSE", "last round": "accuracy in %"}
-"""Columns of benchmarks of forecasts and of images, and their names on the page."""
-
 POINTS = "all classes, against reference"
 
 OWN = {AGAINST: "MSE [95 %]", POINTS: "all classes, % [95 %]"}
@@ -71,16 +68,18 @@ def columns_of(benchmarks: Benchmarks) -> list[Column]:
 # Tables of methods by data.
 
 
-def differences(benchmarks: Benchmarks, ablations: bool = False, shown: Sequence[str] = ()) -> str:
+def differences(
+    benchmarks: Benchmarks, *, ablations: bool = False, shown: Sequence[str] = ()
+) -> str:
     """Tabulate by how many per cent each method's error is above the reference's.
 
     With `ablations` it shows the changes to the reference, not the other methods. The rows `shown`
     are not left out.
     """
-    return _pivot(compared(benchmarks, ablations), AGAINST, shown)
+    return _pivot(compared(benchmarks, ablations=ablations), AGAINST, shown)
 
 
-def compared(benchmarks: Benchmarks, ablations: bool = False) -> list[Column]:
+def compared(benchmarks: Benchmarks, *, ablations: bool = False) -> list[Column]:
     """Return the rows of forecasts that are compared with a reference, and the reference."""
 
     def fits(_: str, row: Row) -> bool:
@@ -255,7 +254,8 @@ def _range(row: Row) -> str:
 
 
 def changes(benchmarks: Benchmarks) -> list[Row]:
-    """Return what each method has without and with mixed precision."""
+    """Return the errors or accuracies of each method without and with mixed precision."""
+    measures = {"MSE": "MSE", "last round": "accuracy in %"}
     return [
         {"data": about, "method": method, "measure": measure}
         | {"float32": spread_in(rows[method], name)}
@@ -263,6 +263,6 @@ def changes(benchmarks: Benchmarks) -> list[Row]:
         for about, rows in columns_of(benchmarks)
         for method in rows
         if f"{method}, bf16" in rows
-        for name, measure in MEASURES.items()
+        for name, measure in measures.items()
         if name in rows[method]
     ]

@@ -1,3 +1,4 @@
+import re
 import shutil
 
 import pytest
@@ -48,6 +49,7 @@ def test_numbers_in_the_text_are_those_of_the_results():
     assert [filled(text, numbers) for text in texts] == texts, "run: python -m experiments.docs"
     assert sum(text.count("<!--=") for text in texts) > 40
     assert all(text.count("<!--=") == text.count("<!--/-->") for text in texts)
+    assert not any(re.search("^ *<!--=", text, re.M) for text in texts), "a new block on GitHub"
 
 
 def test_a_stale_part_is_replaced():

@@ -42,5 +42,10 @@ def test_both_paths_are_measured_with_one_thread_and_with_several(monkeypatch):
     assert rows[0]["by_turn"] == "1 [1, 1]"
 
 
+def test_a_federation_of_each_model_can_be_made():
+    federation = images.federation_of_images(PROBLEMS["resnet18"], n_clients=1)
+    assert federation.train.tensors["x"].shape == (1, 10, 3, 32, 32)
+
+
 def test_the_models_are_those_of_the_page():
     assert {p.model for p in PROBLEMS.values()} == {"cnn", "resnet18", "vit"}

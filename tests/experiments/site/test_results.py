@@ -4,12 +4,13 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 
 from data_prep.base.errors import InputError
 from experiments.docs import RESULT_TABLES
-from experiments.site import default_method, images, tables
+from experiments.site import forecasts, images, tables
 from experiments.site.markdown import MOST_BYTES, shrunk
 from experiments.site.measured import (
     NAMES,
@@ -197,10 +198,10 @@ def test_a_table_has_15_rows_with_the_reference_among_them():
 def test_the_default_stands_by_data_set_and_by_test_part():
     parts = dict.fromkeys(("a", "b"), COMPARED)
     other = read(*compared_parts(heading=HEADING.replace("milan", "city")))
-    shown = {row[0]: row[1:] for row in body(default_method.standing({**parts, "c": other}))}
+    shown = {row[0]: row[1:] for row in body(forecasts.standing({**parts, "c": other}))}
     assert shown["solo"] == ["20 [20, 20] %", "0", "3", "0"]
     assert shown["boosted †"] == ["-10 [-10, -10] %", "3", "0", "0"]
-    of_mean, most = default_method.against_best(tables.columns_of(parts))
+    of_mean, most = forecasts.against_best(tables.columns_of(parts))
     assert (str(of_mean), round(most, 1)) == ("11.1", 11.1)
 
 
@@ -226,8 +227,8 @@ FEDERATED = read(
 @pytest.mark.repeats
 def test_the_figure_of_floats_has_a_point_for_each_method_that_sends():
     found = {"federated": FEDERATED}
-    assert default_method.floats_figure(found).startswith(b"\x89PNG")
-    sent = default_method.sent_in_a_round(tables.columns_of(found)[0])
+    assert forecasts.floats_figure(found).startswith(b"\x89PNG")
+    sent = forecasts.sent_in_a_round(tables.columns_of(found)[0])
     assert sent == {"fuels": 6144, "fedlean": 9000, "fedlean, inputs of fuels": 2817}
 
 
@@ -235,7 +236,7 @@ def test_the_standing_of_the_default_is_what_the_sentences_say():
     """Counted from the intervals here, and by `stforecast bench` in words."""
     parts = of_page("default", "who_wins*")
     said = [text for found in parts.values() for text in found.about["said"]]
-    shown = {row[0].removesuffix(" †"): row[2:] for row in body(default_method.standing(parts))}
+    shown = {row[0].removesuffix(" †"): row[2:] for row in body(forecasts.standing(parts))}
     for name, (lower, _, higher) in shown.items():
         for count, word in ((lower, "higher"), (higher, "lower")):
             texts = [text for text in said if f"has a {word} error than" in text]
@@ -398,7 +399,7 @@ def better(found, name=AGAINST):
 
 
 def differences(page, *names, ablations=False):
-    return tables.compared(of_page(page, *names), ablations)
+    return tables.compared(of_page(page, *names), ablations=ablations)
 
 
 def points(page, *names):
@@ -407,11 +408,11 @@ def points(page, *names):
 
 def test_what_the_pages_say_of_forecasts_holds_in_their_tables():
     for page, names in (("default", "who_wins*"), ("peers", "*")):
-        records = default_method.records_of(of_page(page, names))
+        records = forecasts.records_of(of_page(page, names))
         assert not any(record.lower for record in records.values()), page
-        _, most = default_method.against_best(tables.columns_of(of_page(page, names)))
+        _, most = forecasts.against_best(tables.columns_of(of_page(page, names)))
         assert (most < 0) == (page == "peers")
-    records = default_method.records_of(of_page("prototypes", "prototypes_[!f]*"))
+    records = forecasts.records_of(of_page("prototypes", "prototypes_[!f]*"))
     rivals = ("ridge alone", "solo", "fedavg", "fedavg linear")
     trained = [record for m, record in records.items() if m.removesuffix(", same inputs") in rivals]
     assert [r.lower for r in trained] == [0] * 4
@@ -458,6 +459,12 @@ def test_what_the_pages_say_of_images_holds_in_their_tables():
     later = better(points("pfpl", "pfpl_rounds"), POINTS)
     own = {"apfl (global trained)", "ditto (global trained)", "fedavg (trained)"}
     assert later == [set(), own, own]
+
+
+def test_what_the_page_of_operation_says_of_deliveries_was_found():
+    rows = pd.read_csv(RESULTS / "deliveries.csv").query("kind in ('-1 h', '+1 h')")
+    assert 0.4 < rows["found"].sum() / rows["n"].sum() < 0.6
+    assert not rows.query("data == 'Milan, 10 min'")["found"].any()
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 from markdown import markdown
 
 from experiments.docs import ROOT
-from experiments.site.default_method import skill_figure, skill_table
+from experiments.site.forecasts import skill_figure, skill_table
 from experiments.site.hooks import PAGES, moved, on_page_content, with_docstrings
 from experiments.site.measured import read_benchmark
 from experiments.site.references import commands_page, options_page

@@ -1,4 +1,4 @@
-"""How a method stands against others in many test parts; few cells, the guide's table of skill."""
+"""Tables of methods for forecasts: against others in many test parts, with few cells, and skill."""
 
 from __future__ import annotations
 
