@@ -7,7 +7,7 @@
 4. `numbers` and their units: decimal marks, thousands, units after numbers and in columns.
 5. `join`: several tables become one, whose columns `names` names.
 6. `times`, in `time_columns`: one column of times, of its parts or counted.
-7. `layout`: the other columns: cells, values, services, and `marks`: flags of wrong values.
+7. `layout`: the other columns: cells, values, services; `marks` shortens ids.
 8. `cells`: ids, units of columns, `--cells`.
 9. `steps`: even steps in time and missing values: a cube.
 10. `places`: a table of sites.

@@ -259,7 +259,7 @@ def test_a_variable_whose_steps_have_no_axis_is_refused_by_its_size(tmp_path):
 
 
 def test_names_of_dimensions_are_counted_by_their_length(tmp_path):
-    """A cube of a hundred services was refused, as each list was taken to be as long as the file."""
+    """A cube of a hundred services was refused: each list was taken to be as long as the file."""
     write_cube(small_cube(), tmp_path / "o.nc")
     with h5py.File(tmp_path / "o.nc") as file:
         size = _size_of_attributes(file["net"], tmp_path / "o.nc")
