@@ -7,7 +7,7 @@
 4. `numbers` and their units: decimal marks, thousands, units after numbers and in columns.
 5. `join`: several tables become one, whose columns `names` names.
 6. `times`, in `time_columns`: one column of times, of its parts or counted.
-7. `layout`: the other columns: cells, values, services; `marks` shortens ids.
+7. `layout`: the other columns: cells, values, services.
 8. `cells`: ids, units of columns, `--cells`.
 9. `steps`: even steps in time and missing values: a cube.
 10. `places`: a table of sites.
@@ -29,7 +29,6 @@ from data_prep.readers import (
     decode,
     join,
     layout,
-    marks,
     names,
     numbers,
     open,
@@ -47,7 +46,7 @@ from data_prep.readers.table import Table
 def read(raw: Path | pd.DataFrame, options: TableOptions) -> xr.Dataset:
     """Read a table, or several, as a cube."""
     table = time_columns.apply(_one_table(raw, options), options)
-    table = marks.apply(layout.apply(table, options))
+    table = layout.apply(table, options)
     table = cells.apply(table, options).packed()
     try:
         cube = steps.apply(table, options)
