@@ -333,7 +333,8 @@ def local_time(ds: xr.Dataset) -> pd.DatetimeIndex:
 
 def services_of(ds: xr.Dataset) -> list[str]:
     """Return the names of the variables `(time, cell)`, in the cube's order."""
-    return [str(name) for name, v in ds.data_vars.items() if set(v.dims) == {"time", "cell"}]
+    variables = ds.variables  # An item of `data_vars` looks at all others.
+    return [str(n) for n in ds.data_vars if {*variables[n].dims} == {"time", "cell"}]
 
 
 def write_chunks(

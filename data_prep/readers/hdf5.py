@@ -16,6 +16,10 @@ from data_prep.base.limits import ALLOWANCE, check_expansion, most_from
 NUMBER = 8
 """Bytes of a value in memory: numbers become float64."""
 
+FEW_TEXTS = 4
+"""Most texts or lists of an attribute that are read to count them; of more, each is taken to be as
+long as the file. A variable has one for each of its dimensions."""
+
 ODD_CHUNK = 1.25
 """Largest ratio of a chunk's size in the file to its size in memory; above it the file is damaged.
 
@@ -70,10 +74,11 @@ def _size_of_attributes(item: h5py.Group | h5py.Dataset, path: Path) -> int:
         many = math.prod(about.shape or ())
         if about.dtype.kind != "O":
             size += many * about.dtype.itemsize
-        elif many > 1:  # in the worst case each is as long as the whole file
+        elif many > FEW_TEXTS:
             size += many * path.stat().st_size
-        elif isinstance(text := item.attrs[name], str | bytes | np.ndarray):
-            size += len(text) * NUMBER
+        elif isinstance(found := item.attrs[name], str | bytes | np.ndarray):
+            texts = found.ravel() if isinstance(found, np.ndarray) else [found]
+            size += NUMBER * sum(len(t) if hasattr(t, "__len__") else 1 for t in texts)
     return size
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import IO, Any
 from xml.parsers import expat
@@ -24,10 +25,20 @@ class Handlers:
 
     Attributes:
         texts: text since the last begin of an element.
+        at_start: functions of attributes for frequent elements, instead of `start`; what is within
+            an element for which one returns True is skipped.
+        at_stop: functions for their ends, instead of `stop`.
     """
 
     def __init__(self) -> None:
         self.texts: list[str] = []
+        self.at_start: dict[str, Callable[[dict[str, str]], bool | None]] = {}
+        self.at_stop: dict[str, Callable[[], None]] = {}
+
+    @property
+    def text(self) -> str:
+        """The text of an element that holds no others, at its end."""
+        return "".join(self.texts).strip()
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         """Handle the begin of an element."""
@@ -43,27 +54,46 @@ def parse(file: IO[bytes], handlers: Handlers) -> None:
         ValueError: if it is not valid XML, declares entities, is nested too deep, or lacks an
             attribute that a handler looks up.
     """
-    parser, depth = expat.ParserCreate(), 0
+    parser, depth, skipped = expat.ParserCreate(), 0, ""
     parser.buffer_text = True
+    clear, starts, stops = handlers.texts.clear, handlers.at_start, handlers.at_stop
 
     def start(tag: str, attributes: dict[str, str]) -> None:
-        nonlocal depth
+        nonlocal depth, skipped
         depth += 1
         if depth > DEEPEST:
             raise ValueError(f"elements are nested more than {DEEPEST} deep")
-        handlers.texts = []
-        handlers.start(tag.rpartition(":")[2] if ":" in tag else tag, attributes)
+        clear()
+        name = tag.rpartition(":")[2] if ":" in tag else tag
+        if name not in starts:
+            handlers.start(name, attributes)
+        elif starts[name](attributes):
+            skipped = tag
+            parser.StartElementHandler = parser.CharacterDataHandler = None
+            parser.EndElementHandler = skip
 
     def stop(tag: str) -> None:
         nonlocal depth
         depth -= 1
-        handlers.stop(tag.rpartition(":")[2] if ":" in tag else tag)
+        name = tag.rpartition(":")[2] if ":" in tag else tag
+        if name in stops:
+            stops[name]()
+        else:
+            handlers.stop(name)
+
+    def skip(tag: str) -> None:
+        if tag == skipped:
+            listen()
+            stop(tag)
+
+    def listen() -> None:
+        parser.StartElementHandler, parser.EndElementHandler = start, stop
+        parser.CharacterDataHandler = handlers.texts.append
 
     def refuse(*declared: Any) -> None:
         raise ValueError(f"it declares the entity {declared[0]!r:.40}, which is not read")
 
-    parser.StartElementHandler, parser.EndElementHandler = start, stop
-    parser.CharacterDataHandler = lambda text: handlers.texts.append(text)
+    listen()
     parser.EntityDeclHandler = refuse
     try:
         while chunk := file.read(CHUNK):
@@ -81,11 +111,6 @@ class Values(Handlers):
     def __init__(self) -> None:
         super().__init__()
         self.rows: list[tuple[datetime, str, str, float | None]] = []
-
-    @property
-    def text(self) -> str:
-        """The text of an element that holds no others, at its end."""
-        return "".join(self.texts).strip()
 
     def table(self) -> pl.DataFrame:
         """Return columns of the rows; the same row twice counts once."""

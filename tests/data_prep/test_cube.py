@@ -21,6 +21,7 @@ from data_prep.cube import (
     write_cube,
 )
 from data_prep.netcdf import open_netcdf
+from data_prep.readers.hdf5 import _size_of_attributes
 
 TIMES = pd.date_range("2013-10-31T23:00", periods=3, freq="h")
 
@@ -255,3 +256,11 @@ def test_a_variable_whose_steps_have_no_axis_is_refused_by_its_size(tmp_path):
         file.create_dataset("net", (10**9, 2), "f4", **options)
     with pytest.raises(InputError, match="net would take 64 GB"):
         open_cube(path)
+
+
+def test_names_of_dimensions_are_counted_by_their_length(tmp_path):
+    """A cube of a hundred services was refused: each list was taken to be as long as the file."""
+    write_cube(small_cube(), tmp_path / "o.nc")
+    with h5py.File(tmp_path / "o.nc") as file:
+        size = _size_of_attributes(file["net"], tmp_path / "o.nc")
+    assert 0 < size < (tmp_path / "o.nc").stat().st_size

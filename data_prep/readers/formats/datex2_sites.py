@@ -57,7 +57,7 @@ class _Sites(Handlers):
 
     def stop(self, tag: str) -> None:
         """Handle the end of an element."""
-        text = "".join(self.texts).strip()
+        text = self.text
         own = self.indices[-1] if self.within == CHARACTERISTICS else self.site
         if tag in SITES:
             self.rows += [{**self.site, **index} for index in self.indices or [{}]]

@@ -68,6 +68,7 @@ class Measured(NamedTuple):
 
 
 Take = Callable[[Measured], None]
+Wants = Callable[[str], bool]
 
 
 @lru_cache(maxsize=2**14)
@@ -119,14 +120,14 @@ def _seconds(text: str) -> float:
 
 
 class _Walker(Handlers):
-    """Gives the values of one file to `take`, object by object.
+    """Gives the values of one file to `take`, object by object; only of classes that it `wants`.
 
     Nothing of a file is kept but the object that is being read.
     """
 
-    def __init__(self, take: Take) -> None:
-        self.take = take
+    def __init__(self, take: Take, wants: Wants) -> None:
         super().__init__()
+        self.take, self.wants = take, wants
         self.element = self.name = ""
         self.begin: datetime | None = None
         self.end: datetime | None = None
@@ -147,7 +148,7 @@ class _Walker(Handlers):
             "PMSetup": self._setup,
             "PMMOResult": self._object,
         }
-        self.at_end = {
+        self.at_stop = {
             "measType": self._counter,
             "mt": self._counter,
             "measTypes": self._all_counters,
@@ -167,38 +168,33 @@ class _Walker(Handlers):
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         """Handle the begin of an element."""
-        self.texts = []
-        if tag in self.at_start:
-            self.at_start[tag](attributes)
-        elif "measurementType" in attributes:  # OMeS: its elements are counters.
+        if "measurementType" in attributes:  # OMeS: its elements are counters.
             self.in_target = True
         elif self.in_target:
             self.place = tag
 
     def stop(self, tag: str) -> None:
         """Handle the end of an element."""
-        if tag in self.at_end:
-            self.at_end[tag]("".join(self.texts))
-        elif self.in_target and tag == self.place:
-            self.values[tag] = "".join(self.texts)
+        if self.in_target and tag == self.place:
+            self.values[tag] = self.text
         elif self.in_target:
             self.in_target = False
 
     def _element(self, attributes: dict[str, str]) -> None:
         self.element = attributes.get("localDn", "")
 
-    def _element_text(self, text: str) -> None:
-        self.element = text.strip()
+    def _element_text(self) -> None:
+        self.element = self.text
 
     def _period(self, attributes: dict[str, str]) -> None:
         self.end, self.begin = _time(attributes["endTime"]), None
         self.seconds = _seconds(attributes["duration"])
 
-    def _period_end(self, text: str) -> None:
-        self.end, self.begin = _time(text), None
+    def _period_end(self) -> None:
+        self.end, self.begin = _time(self.text), None
 
-    def _length(self, text: str) -> None:
-        self.seconds = float(text)
+    def _length(self) -> None:
+        self.seconds = float(self.text)
 
     def _setup(self, attributes: dict[str, str]) -> None:
         self.begin = _time(attributes["startTime"])
@@ -210,30 +206,32 @@ class _Walker(Handlers):
     def _place(self, attributes: dict[str, str]) -> None:
         self.place = attributes.get("p", "")
 
-    def _counter(self, text: str) -> None:
-        self.counters[self.place or str(len(self.counters) + 1)] = text.strip()
+    def _counter(self) -> None:
+        self.counters[self.place or str(len(self.counters) + 1)] = self.text
 
-    def _all_counters(self, text: str) -> None:
-        self.counters = {str(i): name for i, name in enumerate(text.split(), start=1)}
+    def _all_counters(self) -> None:
+        self.counters = {str(i): name for i, name in enumerate(self.text.split(), start=1)}
 
-    def _object(self, attributes: dict[str, str]) -> None:
-        self.name, self.values = attributes.get("measObjLdn", ""), {}
-        self.suspect, self.place = False, ""
+    def _object(self, attributes: dict[str, str]) -> bool:
+        """Return whether the values are not wanted and to be skipped."""
+        self.name = attributes.get("measObjLdn", "")
+        self.values, self.suspect, self.place = {}, False, ""
+        return bool(self.name) and not self.wants(class_of(self.name))
 
-    def _name_text(self, text: str) -> None:
-        self.name = text.strip()
+    def _name_text(self) -> None:
+        self.name = self.text
 
-    def _value(self, text: str) -> None:
-        self.values[self.place or str(len(self.values) + 1)] = text
+    def _value(self) -> None:
+        self.values[self.place or str(len(self.values) + 1)] = "".join(self.texts)
         self.place = ""
 
-    def _all_values(self, text: str) -> None:
-        self.values = {str(i): value for i, value in enumerate(text.split(), start=1)}
+    def _all_values(self) -> None:
+        self.values = {str(i): value for i, value in enumerate(self.text.split(), start=1)}
 
-    def _doubt(self, text: str) -> None:
-        self.suspect = text.strip().lower() in ("true", "1")
+    def _doubt(self) -> None:
+        self.suspect = self.text.lower() in ("true", "1")
 
-    def _measured(self, text: str) -> None:
+    def _measured(self) -> None:
         if self.begin is None and self.end is not None:
             self.begin = self.end - timedelta(seconds=self.seconds)
         if self.begin is None or not self.seconds > 0:
@@ -245,13 +243,15 @@ class _Walker(Handlers):
         self.take(Measured(self.begin, self.seconds, name, names, values, self.suspect))
 
 
-def walk_xml(file: IO[bytes], take: Take) -> None:
+def walk_xml(file: IO[bytes], take: Take, wants: Wants = lambda kind: True) -> None:
     """Give the values of a file of XML to `take`, object by object, in constant memory.
+
+    Objects of a class that `take` does not want may lack values.
 
     Raises:
         ValueError: as `parse`; if an object has no time.
     """
-    parse(file, _Walker(take))
+    parse(file, _Walker(take, wants))
 
 
 def walk_event(event: Any, take: Take) -> None:
@@ -321,6 +321,10 @@ class Measurements:
     _seconds: set[float] = field(default_factory=set)
     _read: dict[tuple[str, ...], list[tuple[int, int]]] = field(default_factory=dict)
 
+    def wants(self, kind: str) -> bool:
+        """Return whether the values of a class are kept, or it will be asked which one to read."""
+        return kind == self.object_class if self.object_class else {*self.classes} <= {kind}
+
     def take(self, found: Measured) -> None:
         """Add an object's step."""
         kind = class_of(found.name)
@@ -362,6 +366,8 @@ class Measurements:
     def _number(found: Measured, place: int, index: int) -> float:
         """Return a value as a number; NaN if it is none, or a list without an index."""
         text = found.values[place] or ""
+        if index < 0 and "," in text:
+            return math.nan
         try:
             return float(text.split(",")[index] if index >= 0 else text)
         except (ValueError, IndexError):
@@ -427,7 +433,7 @@ class Measurements:
 
 
 def read_measurements(
-    part: Part, options: TableOptions, walk: Callable[[IO[bytes], Take], None]
+    part: Part, options: TableOptions, walk: Callable[[IO[bytes], Measurements], None]
 ) -> Table:
     """Read the objects of one class from all files of a part.
 
@@ -443,7 +449,7 @@ def read_measurements(
     found = Measurements(options.object_class, wanted)
     for name, file in contents(part):
         try:
-            walk(file, found.take)
+            walk(file, found)
         except ValueError as e:
             raise InputError(f"{name}: {e}") from e
     table = found.table(part.name)
@@ -471,7 +477,7 @@ class MeasurementsXml(Format):
     @classmethod
     def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:
         """Read the objects of one class."""
-        return read_measurements(part, options, walk_xml)
+        return read_measurements(part, options, lambda f, own: walk_xml(f, own.take, own.wants))
 
 
 class VesEvents(Format):
@@ -488,4 +494,4 @@ class VesEvents(Format):
     @classmethod
     def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:
         """Read the objects of one class."""
-        return read_measurements(part, options, walk_events)
+        return read_measurements(part, options, lambda f, own: walk_events(f, own.take))

@@ -93,7 +93,7 @@ class _Sites(Handlers):
     def stop(self, tag: str) -> None:
         """Handle the end of an element."""
         if self.rows and tag not in ("meetpunt", "mivconfig"):
-            self.rows[-1][COLUMNS.get(tag, tag)] = "".join(self.texts).strip()
+            self.rows[-1][COLUMNS.get(tag, tag)] = self.text
 
 
 class MivSites(Format):
