@@ -413,11 +413,14 @@ def _unclear(path: Path, error: InputError, notes: Sequence[Note]) -> Descriptio
     more = ""
     if error.offers:
         more = f"stforecast prepare table --raw {quote(str(path))} {error.offers[0]} --dry-run"
-    if error.names("object_class") or not path.is_file() or path.suffix.lower() == ".zip":
-        if not more:
+    try:
+        if error.names("object_class") or not path.is_file() or path.suffix.lower() == ".zip":
             raise error
+        df, _ = read_table(path, options=TableOptions(no_header=error.names("no_header")))
+    except InputError:
+        if not more:
+            raise
         return Description(kind, {"problem": question, **notes_of(notes)}, question, more)
-    df, _ = read_table(path, options=TableOptions(no_header=error.names("no_header")))
     columns = {str(name): str(column.iloc[0]) for name, column in df.items()} if len(df) else {}
     about = {"rows": len(df), "columns": columns, "problem": question, **notes_of(notes)}
     text = facts({"rows": f"{len(df):,}", "columns": f"{len(columns)}, with the first row:"})

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from data_prep.base.errors import InputError, Words, counted, some
+from data_prep.readers.flags import is_flag
 from data_prep.readers.formats import without_suffix
 from data_prep.readers.options import FILE, WHOLE, TableOptions
 from data_prep.readers.origin import Origin, StepLog
@@ -36,7 +37,7 @@ def apply(tables: Sequence[Table], name: str, options: TableOptions) -> Table:
     tables = _named_without_units(tables)
     tables = _stacked_by(tables, lambda one: one.name, name, options)
     first = tables[0]
-    texts = [c for c in first.names if first[c].dtype == pl.String]
+    texts = [c for c in first.names if first[c].dtype == pl.String and not is_flag(c)]
     keys = list(dict.fromkeys([*first.times, *texts]))
     same = all(set(one.names) == set(first.names) for one in tables)
     if not same:
@@ -48,7 +49,7 @@ def apply(tables: Sequence[Table], name: str, options: TableOptions) -> Table:
         return _stacked(tables, name)
     if _share_of_others(tables, keys, n_common, name) == 0:
         return _stacked(tables, name)
-    values = [c for c in first.names if c not in keys]
+    values = [c for c in first.names if not (c in keys or is_flag(c))]
     ids = [c for c in texts if c not in first.times]
     if len({one.name for one in tables}) < len(tables):
         raise InputError(
