@@ -44,7 +44,8 @@ def apply(tables: Sequence[Table], name: str, options: TableOptions) -> Table:
         tables = _stacked_by(tables, lambda one: frozenset(one.names), name, options)
         return _joined(tables, [k for k in keys if all(k in one for one in tables)], name)
     sets = [one.columns.select(keys).unique() for one in tables]
-    n_common = sum(map(len, sets)) - len(_below(sets).unique())
+    n_different = len(_below(sets).unique())
+    n_common = sum(map(len, sets)) - n_different
     if 2 * n_common <= min(map(len, sets)):
         return _stacked(tables, name)
     if _share_of_others(tables, keys, n_common, name) == 0:
@@ -56,7 +57,8 @@ def apply(tables: Sequence[Table], name: str, options: TableOptions) -> Table:
             f"{name}: {first.origin.name} and {tables[1].origin.name} have the same times and "
             "columns; give files of different days, or name their cells apart"
         )
-    return _of_files(tables, values, ids, name, options)
+    may_be_cells = not ids and n_different < 2 * min(map(len, sets))
+    return _of_files(tables, values, ids, name, options, may_be_cells=may_be_cells)
 
 
 def _below(tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
@@ -86,6 +88,8 @@ def _of_files(
     ids: Sequence[str],
     name: str,
     options: TableOptions,
+    *,
+    may_be_cells: bool,
 ) -> Table:
     """Return a table of files that have the same times, and are cells or services, or ask.
 
@@ -95,10 +99,10 @@ def _of_files(
     files = [without_suffix(one.name) for one in tables]
     of_services = all(map(is_service, files))
     columns = sum(map(is_service, values)) == len(values) or len(values) < 2
-    cells = ",".join((*ids, FILE))
+    cells = ",".join((*ids, FILE)) if "/" not in files[0] else f"{FILE}:^([^/]+)/"
     if ids and (len(values) > 1 or options.cell == cells):
         return _stacked(tables, name)
-    as_cells = options.layout == "services" or (columns and not of_services and not ids)
+    as_cells = options.layout == "services" or (columns and not of_services and may_be_cells)
     as_services = of_services and (ids or not columns)
     if (options.layout == "auto" and as_cells) or options.layout == "services":
         log.info(name, f"each of {len(tables)} tables is a cell: {some(files, 8)}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import glob
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from data_prep.base.errors import InputError, no_file, some
@@ -44,7 +45,13 @@ def _parts_of_all(path: Path, files: Sequence[Path], options: TableOptions) -> l
     first = format_of(files[0]) if len(files) > 1 else None
     if first and first.together and all(format_of(file) is first for file in files[1:]):
         return [Part(path.name, path, files=tuple(files))]
-    return [part for file in files for part in _parts_of(file, options)]
+    parts = [part for file in files for part in _parts_of(file, options)]
+    if not path.is_dir() or all(file.parent == path for file in files):
+        return parts
+    return [
+        dataclasses.replace(part, name=str(part.path.parent.relative_to(path) / part.name))
+        for part in parts
+    ]
 
 
 def _parts_of(path: Path, options: TableOptions) -> list[Part]:
@@ -64,15 +71,22 @@ def files_of(path: Path) -> list[Path]:
         return [path]
     top = Path(path.anchor or ".")
     found = path.iterdir() if path.is_dir() else top.glob(str(path.relative_to(path.anchor)))
-    shown = sorted(p for p in found if p.is_file() and p.name[:1] not in ".~")
     ends = suffixes(in_folder=path.is_dir())
-    files = [p for p in shown if p.name.lower().endswith(ends)]
+    shown, files = _tables_among(found, ends)
+    if path.is_dir() and not files:
+        shown, files = _tables_among(path.glob("*/**/*"), ends)
     if not files:
         raise no_file(path, "table", f"give one of {', '.join(suffixes())}, or a folder of them")
     check_number(path, files)
     listed = set(files)
     say_left_out(path, [p.name for p in shown if p not in listed])
     return files
+
+
+def _tables_among(paths: Iterable[Path], ends: tuple[str, ...]) -> tuple[list[Path], list[Path]]:
+    """Return the files of some paths, and those that are tables by the ends of their names."""
+    shown = sorted(p for p in paths if p.is_file() and p.name[:1] not in ".~")
+    return shown, [p for p in shown if p.name.lower().endswith(ends)]
 
 
 def check_number(path: Path, names: Sequence[object]) -> None:
