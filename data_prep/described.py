@@ -357,11 +357,11 @@ def _forecast(path: Path, about: dict[str, Any], options: Sequence[str] = ()) ->
 
 def of_table(path: Path) -> Description | None:
     """Describe a table, or several in a folder or by a pattern."""
-    from data_prep.readers.formats import names_table, tables_of
+    from data_prep.readers.formats import names_table, tables_among
     from data_prep.readers.open import is_pattern
 
     if path.is_dir():
-        return _table(path) if tables_of(path) else None
+        return _table(path) if tables_among(path.iterdir()) else None
     return _table(path) if is_pattern(path) or names_table(path.name) else None
 
 
@@ -414,15 +414,19 @@ def _unclear(path: Path, error: InputError, notes: Sequence[Note]) -> Descriptio
     question, kind = error.typed, "table, not clear without options"
     command, more = f"stforecast prepare table --raw {quote(str(path))}", ""
     untabled = any(map(error.names, ("object_class", "query", "records")))
-    if error.offers:
+    if len(error.offers) == 1:
         more = f"{command} {error.offers[0]} --dry-run"
-    elif untabled:
-        more = f"{command} --dry-run, with the option named above"
-    if untabled or not path.is_file() or path.suffix.lower() == ".zip":
-        if not more:
+    elif untabled or error.offers:  # Which offer is right, the user knows.
+        one = "one of the options" if error.offers else "the option"
+        more = f"{command} --dry-run, with {one} named above"
+    try:
+        if untabled or not path.is_file() or path.suffix.lower() == ".zip":
             raise error
+        df, _ = read_table(path, options=TableOptions(no_header=error.names("no_header")))
+    except InputError:
+        if not more:
+            raise
         return Description(kind, {"problem": question, **notes_of(notes)}, question, more)
-    df, _ = read_table(path, options=TableOptions(no_header=error.names("no_header")))
     columns = {str(name): str(column.iloc[0]) for name, column in df.items()} if len(df) else {}
     about = {"rows": len(df), "columns": columns, "problem": question, **notes_of(notes)}
     text = facts({"rows": f"{len(df):,}", "columns": f"{len(columns)}, with the first row:"})

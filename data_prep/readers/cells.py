@@ -259,7 +259,7 @@ def _without_slashes(table: Table) -> Table:
 def without_totals(ds: xr.Dataset, origin: Origin) -> xr.Dataset:
     """Leave out cells that are named as totals, and are the sum or the mean of all others.
 
-    Other cells that are the sum of some are kept, and said.
+    Other cells that are the sum of some are kept, with a notice.
     """
     ids = ds["cell"].to_numpy().astype(str)
     kept = np.ones(len(ids), dtype=bool)

@@ -16,20 +16,20 @@ GOOD = r"(is|data)?[ _-]?(reliab(le|ility)|valid(ity)?)$"
 BAD = r"(is|data)?[ _-]?(suspect|error|fault|invalid|imputed|estimated)$"
 STATE = r"(status|flag|qc|quality|qualit[äa]e?t|quality[ _]?(index|flag|code))$"
 OBSERVED = r"(%|percent|pct)[ _]?observed$|observed[ _]?%$"
-"""Ends of names of flags: 1 or true is good, or bad; a word says it; a share of 100."""
+"""Ends of names of flags: 1 or true is good, or bad; a word; a share of 100."""
 
 SPOILT = (
     r"(?i)^(not[ _]?reliable|unreliable|suspect|invalid|bad|error|err|fault(y)?|fail(ed|ure)?|"
     r"defect(ive)?|estimated|imputed|missing|out of order|no[ _]?data|fehler(haft)?|"
     r"ung[üu]e?ltig|不可信)$"
 )
-"""Pattern of words that say that a value is spoilt; the last is Huawei's."""
+"""Pattern of words for a spoilt value; the last is Huawei's."""
 
 log = StepLog("layout")
 
 
 def is_flag(column: str) -> bool:
-    """Return whether a column is named like one that says whether values are good.
+    """Return whether a column is named like a flag of good or bad values.
 
     >>> [is_flag(c) for c in ("Reliability", "Lane 1-status", "% Observed", "flow", "errors")]
     [True, True, True, False, False]
@@ -48,11 +48,7 @@ def apply(table: Table) -> Table:
     for name in () if table.kind == "wide" else table.values:
         numbers = as_numbers(table[name])
         unit = table.units.get(name) or unit_of(name) or "1"
-        if (
-            is_speed(name, unit)
-            and numbers.min() == -1
-            and not numbers.is_between(-1, 0, "none").any()
-        ):
+        if is_speed(name, unit) and numbers.filter(numbers < 0).unique().to_list() == [-1]:
             table = _without(table, numbers == -1, [name], "as speeds of -1")
     return table
 

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from data_prep.base.errors import InputError, Words, counted, some
+from data_prep.readers.flags import is_flag
 from data_prep.readers.formats import without_suffix
 from data_prep.readers.options import FILE, WHOLE, TableOptions
 from data_prep.readers.origin import Origin, StepLog
@@ -36,26 +37,28 @@ def apply(tables: Sequence[Table], name: str, options: TableOptions) -> Table:
     tables = _named_without_units(tables)
     tables = _stacked_by(tables, lambda one: one.name, name, options)
     first = tables[0]
-    texts = [c for c in first.names if first[c].dtype == pl.String]
+    texts = [c for c in first.names if first[c].dtype == pl.String and not is_flag(c)]
     keys = list(dict.fromkeys([*first.times, *texts]))
     same = all(set(one.names) == set(first.names) for one in tables)
     if not same:
         tables = _stacked_by(tables, lambda one: frozenset(one.names), name, options)
         return _joined(tables, [k for k in keys if all(k in one for one in tables)], name)
     sets = [one.columns.select(keys).unique() for one in tables]
-    n_common = sum(map(len, sets)) - len(_below(sets).unique())
+    n_different = len(_below(sets).unique())
+    n_common = sum(map(len, sets)) - n_different
     if 2 * n_common <= min(map(len, sets)):
         return _stacked(tables, name)
     if _share_of_others(tables, keys, n_common, name) == 0:
         return _stacked(tables, name)
-    values = [c for c in first.names if c not in keys]
+    values = [c for c in first.names if not (c in keys or is_flag(c))]
     ids = [c for c in texts if c not in first.times]
     if len({one.name for one in tables}) < len(tables):
         raise InputError(
             f"{name}: {first.origin.name} and {tables[1].origin.name} have the same times and "
             "columns; give files of different days, or name their cells apart"
         )
-    return _of_files(tables, values, ids, name, options)
+    may_be_cells = not ids and n_different < 2 * min(map(len, sets))
+    return _of_files(tables, values, ids, name, options, may_be_cells=may_be_cells)
 
 
 def _below(tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
@@ -85,6 +88,8 @@ def _of_files(
     ids: Sequence[str],
     name: str,
     options: TableOptions,
+    *,
+    may_be_cells: bool,
 ) -> Table:
     """Return a table of files that have the same times, and are cells or services, or ask.
 
@@ -94,10 +99,10 @@ def _of_files(
     files = [without_suffix(one.name) for one in tables]
     of_services = all(map(is_service, files))
     columns = sum(map(is_service, values)) == len(values) or len(values) < 2
-    cells = ",".join((*ids, FILE))
+    cells = ",".join((*ids, FILE)) if "/" not in files[0] else f"{FILE}:^([^/]+)/"
     if ids and (len(values) > 1 or options.cell == cells):
         return _stacked(tables, name)
-    as_cells = options.layout == "services" or (columns and not of_services and not ids)
+    as_cells = options.layout == "services" or (columns and not of_services and may_be_cells)
     as_services = of_services and (ids or not columns)
     if (options.layout == "auto" and as_cells) or options.layout == "services":
         log.info(name, f"each of {len(tables)} tables is a cell: {some(files, 8)}")

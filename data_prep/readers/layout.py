@@ -23,12 +23,12 @@ from data_prep.readers.columns import (
 )
 from data_prep.readers.events import COUNT, find_records
 from data_prep.readers.flags import is_flag
-from data_prep.readers.ids import cells_of, find_cells, is_named_id, may_be_values
+from data_prep.readers.ids import cells_of, find_cells, is_named_id, is_whole, may_be_values
 from data_prep.readers.options import CELL, TableOptions
 from data_prep.readers.origin import Origin, StepLog
 from data_prep.readers.places import read_properties
 from data_prep.readers.rows import TOTAL
-from data_prep.readers.table import Table, as_numbers, is_text
+from data_prep.readers.table import Table, as_numbers, is_text, n_known
 from data_prep.readers.units import is_service
 
 log = StepLog("layout")
@@ -114,7 +114,8 @@ def find_layout(table: Table, options: TableOptions) -> Table:
     if kind == "auto" and (total := total_among(table, columns)):
         kind, reason = "wide", f"{total} is the sum of the others"
     elif kind == "auto":
-        ids = [c for c in columns if is_named_id(c) and table.repeats(c)]
+        fixed = [c for c in columns if n_known(table[c]) == 1 and is_whole(table[c])]
+        ids = [c for c in columns if c in fixed or (is_named_id(c) and table.repeats(c))]
         kind, reason = _of_wide(columns, ids, table)
     if values is None:
         _show(kind, columns, reason, table.origin)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import glob
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from data_prep.base.errors import InputError, no_file, some
@@ -14,7 +15,7 @@ from data_prep.readers.formats import (
     format_of_all,
     names_table,
     suffixes,
-    tables_of,
+    tables_among,
 )
 from data_prep.readers.formats.text import may_have_times
 from data_prep.readers.options import TableOptions
@@ -55,7 +56,13 @@ def _parts_of_all(path: Path, files: Sequence[Path], options: TableOptions) -> l
     first = format_of(files[0]) if len(files) > 1 else None
     if first and first.together and all(format_of(file) is first for file in files[1:]):
         return [Part(path.name, path, files=tuple(files))]
-    return [part for file in files for part in _parts_of(file, options)]
+    parts = [part for file in files for part in _parts_of(file, options)]
+    if not path.is_dir() or all(file.parent == path for file in files):
+        return parts
+    return [
+        dataclasses.replace(part, name=str(part.path.parent.relative_to(path) / part.name))
+        for part in parts
+    ]
 
 
 def _parts_of(path: Path, options: TableOptions) -> list[Part]:
@@ -75,14 +82,22 @@ def files_of(path: Path) -> list[Path]:
         return [path]
     top = Path(path.anchor or ".")
     found = path.iterdir() if path.is_dir() else top.glob(str(path.relative_to(path.anchor)))
-    shown = sorted(p for p in found if p.is_file() and p.name[:1] not in ".~")
-    files = tables_of(path) if path.is_dir() else [p for p in shown if names_table(p.name)]
+    shown = _visible(found)
+    files = tables_among(shown) if path.is_dir() else [p for p in shown if names_table(p.name)]
+    if path.is_dir() and not files:
+        shown = _visible(path.glob("*/**/*"))
+        files = tables_among(shown)
     if not files:
         raise no_file(path, "table", f"give one of {', '.join(suffixes())}, or a folder of them")
     check_number(path, files)
     listed = set(files)
     say_left_out(path, [p.name for p in shown if p not in listed])
     return files
+
+
+def _visible(paths: Iterable[Path]) -> list[Path]:
+    """Return the files of some paths, without hidden ones, in the order of their names."""
+    return sorted(p for p in paths if p.is_file() and p.name[:1] not in ".~")
 
 
 def check_number(path: Path, names: Sequence[object]) -> None:

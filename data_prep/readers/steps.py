@@ -214,7 +214,7 @@ class _Rows:
         merged = Words(" or pass {duplicates:sum} or {duplicates:mean}") if few else " in each case"
         ways += ["remove one", merged]
         if not few:
-            ways.append(Words("; if each row is an event, count them: {resample:1h} {agg:count}"))
+            ways.append(Words("; count rows with {resample:1h} {agg:count} if each is an event"))
         return ways
 
     def _values(self) -> Iterator[tuple[str, np.ndarray]]:

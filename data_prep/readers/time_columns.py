@@ -81,7 +81,7 @@ def _texts_of_cells(table: Table) -> list[str]:
     return [c for c in others if table[c].dtype == pl.String and may_be_ids(table[c])]
 
 
-def _ask_for_order(table: Table, options: TableOptions) -> None:
+def _ask_for_cells(table: Table, options: TableOptions) -> None:
     """Raise an error if rows that are to be counted may be of several cells, or lack the first."""
     name, given = table.origin.name, options.layout != "auto" or options.cell in table
     if given or not table.origin.is_file:
@@ -115,7 +115,7 @@ def _format_of_dates(table: Table) -> str:
 
 def _set_times(table: Table, options: TableOptions) -> Table:
     """Insert a column of times, which count the rows, or the rows of each cell."""
-    _ask_for_order(table, options)
+    _ask_for_cells(table, options)
     name, origin = table.time if table.times else options.time, table.origin
     if CLOCK in table and not table.times:
         name = CLOCK

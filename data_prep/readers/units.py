@@ -185,7 +185,9 @@ def is_service(name: str) -> bool:
     return bool(unit_of(name)) or any(word.lower() in _KPI for word in words)
 
 
-UNIT_AFTER = r"^(\s*[+-]?[0-9][0-9.,\s'’]*?)\s*(%|[A-Za-z]+(?:/[a-z]+)?)\s*$"
+UNIT_AFTER = (
+    r"^(\s*[+-]?[0-9][0-9.,\s'’]*?(?:[0-9][eE][+-]?[0-9]+)?)\s*(%|[A-Za-z]+(?:/[a-z]+)?)\s*$"
+)
 """Pattern of a number and a unit after it."""
 
 

@@ -243,3 +243,15 @@ def test_the_sum_of_cells_is_found_whatever_its_name(tmp_path, caplog, name):
     caplog.clear()
     read(save(tmp_path / "a.csv", table[table["cell"] != name]))
     assert "sum of" not in caplog.text
+
+
+def test_tables_in_folders_of_a_folder_are_named_by_these(tmp_path):
+    for cell in "AB":
+        (tmp_path / "all").mkdir(exist_ok=True)
+        for day in (10, 11):
+            times = pd.date_range(f"2024-05-{day}", periods=24, freq="h")
+            table = {"time": times, "flow": np.arange(24) + ord(cell), "speed": 2.5}
+            save(tmp_path / "all" / cell / f"2024-05-{day}.csv", table)
+    ds = read(tmp_path / "all", cell="file:^([^/]+)/")
+    assert ds.sizes == {"time": 48, "cell": 2}
+    assert "--cell 'file:^([^/]+)/'" in question(tmp_path / "all")

@@ -94,6 +94,8 @@ def number(value, style="."):
         "1,000.5": text,
         "1 000,5": text.replace(",", "\N{NO-BREAK SPACE}").replace(".", ","),
         "1'000.5": text.replace(",", "'"),
+        "e": f"{value:.4E}",
+        ",e": f"{value:.4E}".replace(".", ","),
     }[style]
 
 
@@ -1095,7 +1097,10 @@ def test_an_export_is_read_to_the_last_value_or_asks_once(name, tmp_path):
 STYLES = st.fixed_dictionaries(
     {
         "sep": st.sampled_from([",", ";", "\t", "|"]),
-        "style": st.sampled_from([".", ",", "1.000,5", "1,000.5", "1 000,5", "1'000.5"]),
+        "style": st.sampled_from([".", ",", "1.000,5", "1,000.5", "1 000,5", "1'000.5", "e", ",e"]),
+        "unit": st.sampled_from(["", "in names", "after", "in a column"]),
+        "shuffled": st.booleans(),
+        "flagged": st.booleans(),
         "encoding": st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "cp1252"]),
         "form": st.sampled_from(
             ["%Y-%m-%d %H:%M", "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M:%S", "%d.%m.%Y %H:%M"]
@@ -1115,15 +1120,37 @@ STYLES = st.fixed_dictionaries(
 def test_frames_in_random_styles_are_read_back(style, tmp_path):
     times = pd.date_range(style["start"], periods=30, freq="h")
     cells = [f"Zelle ü{i}" for i in range(style["n_cells"])]
-    truth = Truth({"Last (GB)": 1, "Züge": 0}, cells, times)
-    sep = style["sep"]
-    text = lines(truth, ["Zeit", "Zelle", *truth.values],
-                 lambda t, c: [t.strftime(style["form"]), c], sep, style["style"])  # fmt: skip
-    text = "".join(f"Titel {i}\n" for i in range(style["titles"])) + text
+    unit = style["unit"]
+    load = "Last (GB)" if unit == "in names" else "Last"
+    truth = Truth({load: 1} if unit == "in a column" else {load: 1, "Züge": 0}, cells, times)
+    rows = [
+        [t.strftime(style["form"]), c, *(number(v, style["style"]) for v in values)]
+        for t, c, *values in truth.long.itertuples(index=False)
+    ]
+    path = save(tmp_path, styled(rows, truth, style), encoding=style["encoding"])
+    ds = read(path)
+    truth.check(ds)
+    assert ds[load].attrs["units"] == ("GB" if unit else "1")
+
+
+def styled(rows, truth, style):
+    """Return the text of rows with a header and a footer, and mark some values as spoilt."""
+    head, sep = ["Zeit", "Zelle", *truth.values], style["sep"]
+    if style["unit"] == "after":
+        rows = [[*row[:2], f"{row[2]} GB", *row[3:]] for row in rows]
+    if style["unit"] == "in a column":
+        head, rows = [*head, "Einheit"], [[*row, "GB"] for row in rows]
+    if style["flagged"]:
+        head, rows = [*head, "Status"], [[*row, "ok"] for row in rows]
+        rows[7][-1] = "Fehler"
+        for frame in truth.values.values():
+            frame.iat[7 // len(truth.cells), 7 % len(truth.cells)] = np.nan
+    if style["shuffled"]:
+        rows = [rows[i] for i in np.random.default_rng(1).permutation(len(rows))]
     if style["total"]:
-        text += sep.join(["Summe", "", "1", "2"]) + "\n"
-    path = save(tmp_path, text, encoding=style["encoding"])
-    truth.check(read(path))
+        rows = [*rows, ["Summe", "", "1", *("" for _ in head[3:])]]
+    lines = [sep.join(f'"{f}"' if sep in f else f for f in row) for row in [head, *rows]]
+    return "\n".join([*(f"Titel {i}" for i in range(style["titles"])), *lines, ""])
 
 
 @pytest.mark.quick(4)

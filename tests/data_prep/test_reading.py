@@ -9,7 +9,7 @@ import pytest
 
 from data_prep.base.errors import InputError
 from data_prep.preparation import open_again, preparation_of
-from data_prep.readers.formats import FORMATS, Format, Part, format_of, names_table, tables_of
+from data_prep.readers.formats import FORMATS, Format, Part, format_of, names_table, tables_among
 from data_prep.readers.formats.json import Json
 from data_prep.readers.options import TableOptions
 from data_prep.readers.origin import STEPS, noting
@@ -59,9 +59,9 @@ def test_a_format_is_found_by_the_end_of_a_name(tmp_path):
 
 def test_json_beside_tables_in_a_folder_describes_them(tmp_path):
     (tmp_path / "about.json").touch()
-    assert tables_of(tmp_path) == [tmp_path / "about.json"]
+    assert tables_among(sorted(tmp_path.iterdir())) == [tmp_path / "about.json"]
     (tmp_path / "a.csv").touch()
-    assert tables_of(tmp_path) == [tmp_path / "a.csv"]
+    assert tables_among(sorted(tmp_path.iterdir())) == [tmp_path / "a.csv"]
 
 
 def test_of_two_formats_with_one_suffix_content_decides(tmp_path, monkeypatch):

@@ -137,12 +137,8 @@ def suffixes() -> tuple[str, ...]:
     return tuple(dict.fromkeys(end for found in formats for end in found.suffixes))
 
 
-def tables_of(folder: Path) -> list[Path]:
-    """Return the tables of a folder, in the order of their names.
-
-    Files that often describe tables are left out if there are others, as are hidden ones.
-    """
-    files = sorted(p for p in folder.iterdir() if p.is_file() and p.name[:1] not in ".~")
+def tables_among(files: Iterable[Path]) -> list[Path]:
+    """Return the tables of a folder's files; those that often describe tables, if there is none."""
     found = [p for p in files if p.name.lower().endswith(suffixes())]
     describe = tuple(end for f in FORMATS.found().values() for end in f.entry.beside)
     return [p for p in found if not p.name.lower().endswith(describe)] or found
