@@ -41,6 +41,7 @@ from experiments.site.default_method import (
     floats_figure,
     pieces_list,
     seeds_told,
+    short_histories_table,
     skill_figure,
     skill_table,
     tuned_list,
@@ -93,6 +94,7 @@ PARTS: dict[str, Part] = {
     "plain images": ("results/index.md", images.plain_rivals),
     "image cases": ("choose-images.md", images.cases_table),
     "few cells": ("results/default.md", few_cells_list),
+    "short histories": ("results/default.md", short_histories_table),
     "tuned": (
         "results/milan.md",
         lambda: tuned_list(of_page("milan", "federated", "federated_tuned")),

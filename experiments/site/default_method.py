@@ -25,6 +25,9 @@ from stforecast.bench.tables import markdown, marked
 FEW_CELLS = RESULTS / "default" / "few-cells.csv"
 """What `experiments.benchmarks.cells` measured."""
 
+SHORT_HISTORIES = RESULTS / "default" / "short-histories.csv"
+"""What its `short_histories` measured."""
+
 SKILL = "skill in MSE, %"
 
 OURS, FIGURE_WIDTH = COLORS[0], 6.0
@@ -162,6 +165,26 @@ def few_cells_list() -> str:
         "ahead"
         for name, row in above_default(pd.read_csv(FEW_CELLS)).items()
     )
+
+
+def short_histories_table() -> str:
+    """Tabulate how far single experts are above the default by days of training, and the lowest."""
+    rows = pd.read_csv(SHORT_HISTORIES)
+    table = {}
+    for name, row in above_default(rows).items():
+        for key, above in row.items():
+            ahead, days = key.split(", ")
+            table.setdefault((name, ahead), {})[days] = str(above)
+    errors = rows.pivot(index=["data", "days", "horizon"], columns="method", values="mse")
+    above = 100 * (errors["fedlean"] / errors.drop(columns="fedlean").min(axis=1) - 1)
+    data, days, horizon = above.idxmax()
+    told = (
+        f"In {(above > 3).sum()} of {len(above)} parts, `fedlean` is more than 3 % above its best "
+        f"single expert, at most {above.max():.1f} % ({data}, {counted(days, 'day')}, "
+        f"{counted(horizon, 'step')} ahead)."
+    )
+    parts = [{"% above `fedlean`": n, "ahead": a, **row} for (n, a), row in table.items()]
+    return f"{markdown(parts)}\n\n{wrapped(told)}"
 
 
 def pieces_list(benchmarks: Benchmarks) -> str:
