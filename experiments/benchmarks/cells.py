@@ -149,7 +149,7 @@ class Short(NamedTuple):
 
 @benchmark("short-histories.csv", goes_on=True)
 def short_histories(results: Results, *data: Path) -> str:
-    """Measure forecasts after few days of training: the default beside each of its experts alone.
+    """Measure the default and each of its experts alone after few days of training.
 
     Takes the last days of at most 40 cells of cubes: days of training, a quarter as many of
     validation, at least one, and four of test, or two where steps are shorter than an hour.
