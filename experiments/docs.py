@@ -126,6 +126,7 @@ PARTS: dict[str, Part] = RESULT_TABLES | {
     "plain images": ("results/index.md", images.plain_rivals),
     "image cases": ("choose-images.md", images.cases_table),
     "few cells": ("results/default.md", forecasts.few_cells_table),
+    "short histories": ("results/default.md", forecasts.short_histories_table),
     "daylight": ("data.md", partial(of_runs, "daylight.csv", daylight_table)),
     "slow clients": ("methods.md", of_results(tables.differences, "milan", "slow_clients")),
     "replay": ("operate.md", partial(of_runs, "replay.csv", replay_table)),

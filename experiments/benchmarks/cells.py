@@ -20,6 +20,7 @@ from data_prep.cube import open_cube, services_of, step_of
 from experiments.benchmarks.frame import Results, benchmark, hourly_table, per_cent_above, table
 from stforecast.bench.statistics.bootstrap import bootstrap
 from stforecast.bench.statistics.estimate import ErrorSums, Estimate
+from stforecast.data.dates import DAY
 from stforecast.forecasting.forecaster import Forecaster
 
 CELLS, DRAWS = (1, 2, 4), 3
@@ -30,7 +31,9 @@ SPLIT = "time:0.65,0.15,0.2"
 MANY = 10**6
 """A limit of rounds for each cell that is never reached."""
 
-FEW: dict[str, tuple[str, dict[str, Any]]] = {
+Methods = dict[str, tuple[str, dict[str, Any]]]
+
+FEW: Methods = {
     "fedlean": ("fedlean", {}),
     "fedlean, all 40 rounds": ("fedlean", {"rounds_per_cell": MANY}),
     "fedlean, no network": ("fedlean", {"rounds": 1}),
@@ -61,11 +64,8 @@ def few_cells(results: Results, *data: Path) -> str:
         *data: the cubes.
     """
     cubes = {path.stem: open_cube(path) for path in data}
-    planned = (run for name, cube in cubes.items() for run in fits(name, cube))
-    for run in sorted(planned, key=lambda run: run.draw):
-        if not results.has(**run._asdict()):
-            results.add({**run._asdict(), "mse": measure_few(cubes[run.data], run)})
-    return few_table(pd.DataFrame(results.rows))
+    planned = [run for name, cube in cubes.items() for run in fits(name, cube)]
+    return _measured(results, cubes, sorted(planned, key=lambda run: run.draw), measure_few)
 
 
 class Fit(NamedTuple):
@@ -95,11 +95,15 @@ def measure_few(cube: xr.Dataset, run: Fit) -> float:
     """Return the MSE of z-scores on the test part."""
     rng = np.random.default_rng([run.cells, run.draw])
     cells = np.sort(rng.choice(cube.sizes["cell"], run.cells, replace=False))
-    method, settings = FEW[run.method]
+    return _error(cube.isel(cell=cells), run, SPLIT, FEW)
+
+
+def _error(cube: xr.Dataset, run: Fit | Short, split: str, methods: Methods) -> float:
+    method, settings = methods[run.method]
     services = services_of(cube)
     service = "internet" if "internet" in services else services[0]
-    forecaster = Forecaster(method, horizon=run.horizon, split=SPLIT, service=service, **settings)
-    return test_error(forecaster.fit(cube.isel(cell=cells).load()), "mse")
+    forecaster = Forecaster(method, horizon=run.horizon, split=split, service=service, **settings)
+    return test_error(forecaster.fit(cube.load()), "mse")
 
 
 def test_error(fitted: Forecaster, metric: str) -> float:
@@ -110,24 +114,98 @@ def test_error(fitted: Forecaster, metric: str) -> float:
     return float(found.set_index("selection")["value"][fitted.config.run.select])
 
 
-def above_default(rows: pd.DataFrame) -> dict[str, dict[str, str]]:
-    """Return by how many per cent each method's error is above the default's, by span and cells.
+def _measured(
+    results: Results,
+    cubes: Mapping[str, xr.Dataset],
+    planned: Iterable[Any],
+    measure: Callable[[xr.Dataset, Any], float],
+) -> str:
+    """Measure the planned fits to cubes that are not in the results yet, and tabulate all."""
+    for run in planned:
+        if not results.has(**run._asdict()):
+            results.add({**run._asdict(), "mse": measure(cubes[run.data], run)})
+    return above_table(pd.DataFrame(results.rows))
 
-    Geometric means over the cubes, each with the mean of its draws, with intervals of
-    Student's t: draws from one cube are not independent of each other.
+
+SINGLE: Methods = {
+    "fedlean": ("fedlean", {}),
+    "pretrained": ("pretrained", {}),
+    "fedlean without it": ("fedlean", {"pretrained": "none"}),
+}
+"""The default, and each of the experts that it mixes after less than two weeks."""
+
+LEARNT, MOST = (2, 3, 5, 7, 10), 40
+"""Days of training, and most cells."""
+
+
+class Short(NamedTuple):
+    """A fit to few days: the columns of the file that identify it."""
+
+    data: str
+    days: int
+    horizon: int
+    method: str
+
+
+@benchmark("short-histories.csv", goes_on=True)
+def short_histories(results: Results, *data: Path) -> str:
+    """Measure the default and each of its experts alone after few days of training.
+
+    Takes the last days of at most 40 cells of cubes: days of training, a quarter as many of
+    validation, at least one, and four of test, or two where steps are shorter than an hour.
+    What is in the file already is not measured again. `python -m experiments.docs` makes the list
+    of docs/results/default.md from docs/results/default/short-histories.csv.
+
+    Args:
+        results: gets a row for each fit.
+        *data: the cubes.
     """
+    cubes = {path.stem: open_cube(path) for path in data}
+    planned = [
+        Short(name, days, horizon, method)
+        for name, cube in cubes.items()
+        for days, horizon, method in itertools.product(LEARNT, horizons(cube), SINGLE)
+        if sum(_parts(cube, days)) * DAY <= cube.sizes["time"] * step_of(cube)
+    ]
+    return _measured(results, cubes, planned, measure_short)
+
+
+def _parts(cube: xr.Dataset, days: int) -> tuple[int, int, int]:
+    """Return days of training, validation and test."""
+    return days, max(1, round(days / 4)), 4 if step_of(cube) >= HOUR else 2
+
+
+def measure_short(cube: xr.Dataset, run: Short) -> float:
+    """Return the MSE of z-scores on the test part."""
+    parts, per_day = _parts(cube, run.days), DAY // step_of(cube)
+    end = cube.sizes["time"] // per_day * per_day
+    places = np.unique(np.linspace(0, cube.sizes["cell"] - 1, MOST).astype(int))
+    some = cube.isel(time=slice(end - sum(parts) * per_day, end), cell=places)
+    return _error(some, run, f"days:{','.join(map(str, parts))}", SINGLE)
+
+
+def above_default(rows: pd.DataFrame) -> dict[str, dict[str, Estimate]]:
+    """Return by how many per cent each method's error is above the default's, by span and size.
+
+    The size is the second column, cells or days. Geometric means over the cubes, of which each has
+    the mean of its draws, with intervals of Student's t: draws from one cube are not independent of
+    each other.
+    """
+    size = rows.columns[1]
     rows = rows.assign(ahead=np.where(rows["horizon"] == 1, "one step", "a day"))
-    logs = np.log(rows.set_index([*Fit._fields[:-1], "ahead", "method"])["mse"]).unstack("method")
+    names = [name for name in rows.columns if name not in ("method", "mse")]
+    logs = np.log(rows.set_index([*names, "method"])["mse"]).unstack("method", sort=False)
     above = logs.sub(logs["fedlean"], axis=0)
-    found: dict[str, dict[str, str]] = {}
-    for method, ahead, n in itertools.product(list(FEW)[1:], ("one step", "a day"), CELLS):
-        own = above[method].xs((n, ahead), level=["cells", "ahead"])
+    found: dict[str, dict[str, Estimate]] = {}
+    others, sizes = above.columns.drop("fedlean"), sorted(rows[size].unique())
+    for method, ahead, n in itertools.product(others, ("one step", "a day"), sizes):
+        own = above[method].xs((n, ahead), level=[size, "ahead"])
         estimate = above_by_data(own, own.index.get_level_values("data"))
-        found.setdefault(method, {})[f"{ahead}, {counted(n, 'cell')}"] = str(estimate)
+        found.setdefault(method, {})[f"{ahead}, {counted(n, size.removesuffix('s'))}"] = estimate
     return found
 
 
-def few_table(rows: pd.DataFrame) -> str:
+def above_table(rows: pd.DataFrame) -> str:
     """Tabulate `above_default`."""
     above = [{"% above fedlean": method, **row} for method, row in above_default(rows).items()]
     return tabulate.tabulate(above, headers="keys", tablefmt="github")

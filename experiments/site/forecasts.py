@@ -22,6 +22,9 @@ from stforecast.bench.tables import markdown, marked
 
 SKILL = "skill in MSE, %"
 
+SHORT_HISTORIES = RESULTS / "default" / "short-histories.csv"
+"""What `short_histories` of `experiments.benchmarks.cells` measured."""
+
 OURS, FIGURE_WIDTH = COLORS[0], 6.0
 """Colour of the default method, and inches of a figure that is read on a screen."""
 
@@ -87,8 +90,25 @@ def few_cells_table() -> str:
     found = above_default(pd.read_csv(RESULTS / "default" / "few-cells.csv"))
     one = {"one step, 1 cell": "one step ahead, %", "a day, 1 cell": "a day ahead, %"}
     return markdown(
-        [{"method": m} | {head: row[n] for n, head in one.items()} for m, row in found.items()]
+        [{"method": m} | {head: str(row[n]) for n, head in one.items()} for m, row in found.items()]
     )
+
+
+def short_histories_table() -> str:
+    """Tabulate how far single experts are above the default by days of training."""
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for name, found in above_default(pd.read_csv(SHORT_HISTORIES)).items():
+        for key, above in found.items():
+            ahead, days = key.split(", ")
+            rows.setdefault((name, ahead), {})[days] = str(above)
+    return markdown([{"% above `fedlean`": n, "ahead": a, **row} for (n, a), row in rows.items()])
+
+
+def above_its_experts() -> pd.Series:
+    """Return by how many per cent the default is above its best single expert, by test part."""
+    rows = pd.read_csv(SHORT_HISTORIES)
+    errors = rows.pivot(index=["data", "days", "horizon"], columns="method", values="mse")
+    return 100 * (errors["fedlean"] / errors.drop(columns="fedlean").min(axis=1) - 1)
 
 
 # Beside all federated methods.

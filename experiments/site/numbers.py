@@ -12,7 +12,12 @@ from collections.abc import Iterator
 from statistics import mean
 
 from experiments.benchmarks.growth import slopes_of
-from experiments.site.forecasts import against_best, sent_in_a_round, tuned
+from experiments.site.forecasts import (
+    above_its_experts,
+    against_best,
+    sent_in_a_round,
+    tuned,
+)
 from experiments.site.guides import found_in
 from experiments.site.images import claims_counted
 from experiments.site.measured import RESULTS, of_page
@@ -60,6 +65,10 @@ def computed() -> Iterator[tuple[str, str]]:
             yield from ((f"{name}.best", f"{of_mean}"), (f"{name}.worst", f"{most:.1f}"))
     yield from _seeds(columns_of(of_page("default", "seeds*")))
     yield from _milan()
+    above = above_its_experts()
+    yield "short.parts", f"{len(above)}"
+    yield "short.above", f"{(above > 3).sum()}"
+    yield "short.most", f"{above.max():.1f}"
     for name, (page, *benchmarks) in CLAIMS.items():
         for answer, n in claims_counted(of_page(page, *benchmarks)).items():
             yield f"{name}.{answer}", f"{n}"

@@ -95,10 +95,10 @@ def is_table(data: object) -> bool:
     path = os.fspath(data)
     if path.endswith(".nc"):
         return False
-    from data_prep.readers.formats import names_table, tables_of  # slow to import
+    from data_prep.readers.formats import names_table, tables_among  # slow to import
 
     if Path(path).is_dir():
-        return bool(tables_of(Path(path)))
+        return bool(tables_among(Path(path).iterdir()))
     return names_table(path) and (not h5py.is_hdf5(path) or holds_frame(Path(path)))
 
 

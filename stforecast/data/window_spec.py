@@ -281,8 +281,18 @@ class WindowSpec(CheckedOptions):
     @property
     def n_known(self) -> int:
         """Number of the last inputs: of calendar, holiday, events, covariates and profile."""
-        in_advance = CALENDAR_INPUTS[self.calendar] + bool(self.holidays) + self.n_events
-        return in_advance + self.n_covariates + self.n_profile
+        return CALENDAR_INPUTS[self.calendar] + self.n_special + self.n_covariates + self.n_profile
+
+    @property
+    def n_special(self) -> int:
+        """Number of inputs of holidays and events."""
+        return bool(self.holidays) + self.n_events
+
+    @property
+    def special(self) -> slice:
+        """Places of the inputs of holidays and events."""
+        first = self.n_inputs - self.n_known + CALENDAR_INPUTS[self.calendar]
+        return slice(first, first + self.n_special)
 
     @property
     def n_profile(self) -> int:

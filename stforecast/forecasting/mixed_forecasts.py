@@ -60,9 +60,7 @@ class Mixture:
         """Return what is mixed with a method's forecasts of so many cells."""
         if not isinstance(method, MixesForecasts):
             return cls(window, n_levels)
-        # The pretrained network knows no events and holidays, which would count for less.
-        unknown = window.n_events or window.holidays
-        pretrained = method.mixes_pretrained and n_cells <= MOST_CELLS and not unknown
+        pretrained = method.mixes_pretrained and n_cells <= MOST_CELLS
         return cls(window, n_levels, method.has_experts, pretrained, n_trained)
 
     def reads_pretrained(self, step: pd.Timedelta) -> bool:
@@ -96,6 +94,7 @@ class Mixture:
         starts: np.ndarray,
         calendar: Calendar,
         profile: WeeklyProfile | None,
+        plain: np.ndarray | None = None,
     ) -> np.ndarray:
         """Mix a method's outputs, of two experts or one, with other forecasts.
 
@@ -107,6 +106,8 @@ class Mixture:
             starts: `(windows,)` first target steps.
             calendar: the series' calendar.
             profile: the weekly profile, if windows read it.
+            plain: all outputs as if there were no holiday or event, if windows read these. The
+                profile and the network, which know none, are moved by the difference.
 
         Returns:
             `(cells, windows, horizon * levels)`. What is not an expert moves all levels equally.
@@ -126,8 +127,12 @@ class Mixture:
         # Targets of the latest windows whose errors are known in part are beyond the series.
         beyond = np.full((horizon, series.shape[1]), np.nan, series.dtype)
         y, seen = training_targets(np.concatenate([series, beyond]), origins, window, calendar)
-        own = torch.from_numpy(np.concatenate([known, outputs], axis=1))
-        experts = own.unflatten(-1, (1 + self.has_experts, horizon, self.n_levels))
+        own = np.concatenate([known, outputs], axis=1)
+        shape = 1 + self.has_experts, horizon, self.n_levels
+        experts = torch.from_numpy(own).unflatten(-1, shape)
+        if plain is not None:
+            moved = (own - plain).reshape(*own.shape[:2], *shape)[..., middle].mean(2)
+            changes[:-1] = [change + moved for change in changes[:-1]]
         steps = on_wall_clock(targets[None], first, calendar)[0]
         found, weights = mixed(
             [*experts[..., middle].unbind(2), *(torch.from_numpy(of) for of in changes)],

@@ -161,9 +161,13 @@ class TrainedMethod:
         profile = profile_of(series, self.config.window, calendar)
         outputs, mixture = self._outputs(series, starts, calendar, ids, profile), self.mixture
         if mixture.usual_weights(calendar.step):
-            known = mixture.known_windows(starts, calendar)
-            own = (self.former or self)._outputs(series, known, calendar, ids, profile)
-            outputs = mixture.mixed(own, outputs, series, starts, calendar, profile)
+            known, former = mixture.known_windows(starts, calendar), self.former or self
+            own, plain = former._outputs(series, known, calendar, ids, profile), None
+            if self.config.window.n_special:
+                both = (former, known), (self, starts)
+                of = [m._outputs(series, s, calendar, ids, profile, plain=True) for m, s in both]
+                plain = np.concatenate(of, axis=1)
+            outputs = mixture.mixed(own, outputs, series, starts, calendar, profile, plain)
         ordered = np.sort(outputs.reshape(*outputs.shape[:2], -1, self.config.loss.n_outputs))
         ordered = off_wall_clock(ordered, starts, calendar)
         return with_anchors(ordered, series, starts, self.config.window.target, calendar)
@@ -185,11 +189,12 @@ class TrainedMethod:
         calendar: Calendar,
         ids: Tensor,
         profile: WeeklyProfile | None,
+        plain: bool = False,
     ) -> np.ndarray:
         """Return the model's outputs for windows, `(cells, windows, horizon * n_outputs)`.
 
-        Those of a second expert follow those of the first. Only the inputs of a block of windows
-        are in memory.
+        Those of a second expert follow those of the first. `plain` ones are as if no holiday or
+        event were known. Only the inputs of a block of windows are in memory.
         """
         of_window = 4 * series.shape[1] * self.config.window.n_inputs
         size = max(BLOCK // of_window // ROWS_ON_CPU, 1) * ROWS_ON_CPU
@@ -197,6 +202,8 @@ class TrainedMethod:
         outputs = []
         for block in blocks:
             x = input_windows(series, block, self.config.window, calendar, profile)
+            if plain:
+                x[..., self.config.window.special] = 0.0
             outputs.append(self._outputs_of_inputs(x, ids))
         return outputs[0] if len(outputs) == 1 else np.concatenate(outputs, axis=1)
 

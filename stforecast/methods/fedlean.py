@@ -37,10 +37,11 @@ days of training.
    `stforecast.baselines.pretrained`, are mixed in by the same errors. It knows days and weeks of
    many kinds, which helps most where the training part is short or the horizon long. The client
    computes them from its own readings, and nothing is sent. Of more than 300 cells, whose own data
-   teach more, it is left out, as it takes long. It forecasts no means, and knows no events and
-   holidays, so where windows read these it is left out, too. Where anything is mixed in, so are
-   the newest reading and what the forecast's own errors of the last days tell of its level, its
-   amplitude and the time of day: levels shift, and roads and cells get busier or less so.
+   teach more, it is left out, as it takes long, and where means are forecast, which it does not.
+   The effect of holidays and events on the maps is added to it and to the profile, which know none.
+   Where anything is mixed in, so are the newest reading and what the forecast's own errors of
+   the last days tell of its level, its amplitude and the time of day: levels shift, and roads and
+   cells get busier or less so.
 6. Before the test part, the newest data are learnt, too (`refit`): the first round is repeated with
    them, a few more rounds train f, and clients correct the maps anew. Without a profile, how far
    clients differ depends on the data. So in the repeated round, a client also sends how much

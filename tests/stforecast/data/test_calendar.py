@@ -31,6 +31,7 @@ def test_holidays_are_those_of_the_region_on_its_own_clock():
     x = input_windows(np.zeros((60, 2)), starts, spec, ROME)
     # 8 December is a holiday of all Italy, so both days are.
     np.testing.assert_array_equal(x[1, :, -1], [0, 0, 1, 1, 1])
+    np.testing.assert_array_equal(x[..., spec.special], x[..., -1:])
     x = input_windows(np.zeros((60, 2)), starts, WindowSpec(1, 0, holidays="IT"), ROME)
     np.testing.assert_array_equal(x[0, :, -1], [0, 0, 0, 0, 1])
 

@@ -126,7 +126,9 @@ def test_a_window_reads_events_of_each_target_step_also_beyond_the_series(tmp_pa
         input_windows(series.values, np.array([1]), spec, calendar)
 
 
-LEAN = {"extra_lags": "", "calendar": "none", "rounds": 1, "refit": "never"}
+LEAN = {
+    "extra_lags": "", "calendar": "none", "rounds": 1, "refit": "never", "pretrained": "none",
+}  # fmt: skip
 """The closed form of fedlean alone."""
 
 

@@ -346,10 +346,9 @@ def test_the_usual_weight_follows_the_training_part_without_refits(table, client
     [
         ({}, 2, "1h"),
         ({"forecast": "mean"}, 300, "1h"),
-        ({"holidays": "IT"}, 300, "1h"),
         ({}, 300, "7min"),
     ],
-    ids=["of more cells", "of means", "with holidays", "of a step that it does not know"],
+    ids=["of more cells", "of means", "of a step that it does not know"],
 )
 def test_the_pretrained_network_is_left_out(table, settings, most, step, monkeypatch):
     monkeypatch.setattr("stforecast.forecasting.mixed_forecasts.MOST_CELLS", most)
