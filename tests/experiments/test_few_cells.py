@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from experiments.benchmarks import cells as few_cells
 from experiments.benchmarks.frame import main
-from experiments.site import default_method
+from experiments.site import forecasts
 
 
 @pytest.mark.repeats
@@ -38,8 +38,8 @@ def test_fits_to_few_days_are_of_those_that_a_cube_has(town, tmp_path, monkeypat
     rows = pd.read_csv(tmp_path / "short-histories.csv")
     assert sorted(rows["days"].unique()) == [2, 3]
     assert len(rows) == 2 * 2 * len(methods)
-    monkeypatch.setattr(default_method, "SHORT_HISTORIES", tmp_path / "short-histories.csv")
-    assert default_method.short_histories_table().count("historical_average") == 2
+    monkeypatch.setattr(forecasts, "SHORT_HISTORIES", tmp_path / "short-histories.csv")
+    assert forecasts.short_histories_table().count("historical_average") == 2
 
 
 def test_days_that_repeat_on_the_wall_clock_are_forecast_better_there(tmp_path, monkeypatch):
