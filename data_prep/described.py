@@ -154,11 +154,9 @@ def preview(ds: xr.Dataset) -> str:
     more = ds.sizes["cell"] - len(cells)
     heads = [*cells, *([f"… {more} more"] if more > 0 else [])]
     local = local_time(ds)[:n_rows]
-    whole = [("minutes", "min"), ("seconds", "s"), ("milliseconds", "ms")]
-    spec = next(
-        (name for name, unit in whole if (local == local.floor(unit)).all()), "microseconds"
-    )
-    times = [time.tz_localize(None).isoformat(" ", spec) for time in local]
+    formats = [("min", "%H:%M"), ("s", "%H:%M:%S")]
+    fitting = (of for unit, of in formats if (local == local.floor(unit)).all())
+    times = local.strftime(f"%Y-%m-%d {next(fitting, '%H:%M:%S.%f')}")
     for name in services_of(ds):
         values = observed(ds, name)[:n_rows, :n_cells].to_numpy()
         rows = [

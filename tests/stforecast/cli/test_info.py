@@ -85,7 +85,7 @@ def test_a_short_table_of_services_is_to_be_prepared(tmp_path, monkeypatch, caps
     rows = [f"2024-01-01 00:00:00.{i}00,{c},{i},{i + 1}" for i in range(2) for c in "ab"]
     Path("net.csv").write_text("\n".join(["time,cell,up,down", *rows]))
     found = describe(Path("net.csv"))
-    assert "2024-01-01 00:00:00.100" in found.text
+    assert "2024-01-01 00:00:00.100000" in found.text
     assert found.next_command == "stforecast prepare table --raw net.csv --out net.nc"
     with pytest.raises(SystemExit) as done:
         main(shlex.split(found.next_command)[1:])
