@@ -21,8 +21,8 @@ from data_prep.readers.options import TableOptions
 from data_prep.readers.origin import Origin
 from data_prep.readers.table import Table
 
-BEGIN = 2**16
-"""Bytes at the begin of a file by which it is recognised."""
+BEGIN = 2**14
+"""Bytes at the begin of a file by which it is recognised; a month has thousands of files."""
 
 MAX_COLUMNS = 20_000  # twice the cells of Milan; the parser needs kilobytes for each
 ROW, FIELD = 32, 16  # minimum bytes of memory for each while a table is read

@@ -135,7 +135,7 @@ class _Walker(Handlers):
         self.counters: dict[str, str] = {}
         self.values: dict[str, str] = {}
         self.place = ""
-        self.suspect = self.in_target = False
+        self.suspect = self.in_target = self.skipped = False
         self.at_start = {
             "managedElement": self._element,
             "granPeriod": self._period,
@@ -216,7 +216,8 @@ class _Walker(Handlers):
         """Return whether the values are not wanted and to be skipped."""
         self.name = attributes.get("measObjLdn", "")
         self.values, self.suspect, self.place = {}, False, ""
-        return bool(self.name) and not self.wants(class_of(self.name))
+        self.skipped = bool(self.name) and not self.wants(class_of(self.name))
+        return self.skipped
 
     def _name_text(self) -> None:
         self.name = self.text
@@ -236,17 +237,20 @@ class _Walker(Handlers):
             self.begin = self.end - timedelta(seconds=self.seconds)
         if self.begin is None or not self.seconds > 0:
             raise ValueError(f"object {self.name!r:.80} has no time, expected a granularity period")
+        name = full_name(self.element, self.name)
+        if self.skipped:
+            self.take(Measured(self.begin, self.seconds, name, (), ()))
+            return
         places = self.counters or dict.fromkeys(self.values)
         values = [*map(self.values.get, places)]
         names = tuple(self.counters.values()) if self.counters else tuple(places)
-        name = full_name(self.element, self.name)
         self.take(Measured(self.begin, self.seconds, name, names, values, self.suspect))
 
 
 def walk_xml(file: IO[bytes], take: Take, wants: Wants = lambda kind: True) -> None:
     """Give the values of a file of XML to `take`, object by object, in constant memory.
 
-    Objects of a class that `take` does not want may lack values.
+    Objects of a class that `take` does not want have no values.
 
     Raises:
         ValueError: as `parse`; if an object has no time.
