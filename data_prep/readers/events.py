@@ -148,7 +148,7 @@ def ask_for_events(error: InputError, table: Table, cell: str) -> InputError | N
         Words("count them with {resample:1h} {agg:count}"),
         total,
         *which,
-        *([] if "names events" in sign else ["; if they are none: ", error]),
+        *(("; if they are none: ", error) if "names events" not in sign else ()),
     )
 
 

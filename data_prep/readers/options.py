@@ -71,7 +71,7 @@ class TableOptions:
             number of events such as trips, or total, the sum of their values, both 0 without any;
             or increase, what counters that run on rise by.
         name: Name of the variable that a wide table holds.
-        units: Unit of the values, "1" for none.
+        units: Unit to which values are converted, or that they have if none is written.
         time_zone: IANA name of the place's time zone, by default the table's own or UTC.
         clock: Whether times without an offset are "utc" or the "local" wall clock of the zone,
             which observes daylight saving time.

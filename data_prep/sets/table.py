@@ -19,7 +19,8 @@
   `step`.
 - Missing: an empty field, `NA`, `N/A`, `NaN`, `nan`, `null`, `NIL`, `None`, `-` or `--`, an
   error of Excel such as `#DIV/0!`, or a word such as `No data`.
-  Negative values are kept. A cell with rows in only a part of the period is NaN in the rest.
+  Negative values are kept, but a speed of -1 where it is the only one. A cell with rows in only a
+  part of the period is NaN in the rest.
 - Cells: ids read as text become integers if all are whole numbers without leading zero or sign
   (not `007`), else stay text. A long table's cells are sorted; a wide table's keep their order.
   Columns such as lon and lat of a long table place the cells on a map.
@@ -29,8 +30,8 @@
 - Trap: a wall clock repeats an hour in autumn and skips one in spring. With `clock="local"` and a
   `time_zone`, times become UTC; the order of a cell's rows tells the equal hours apart. Steps that
   are even on the wall clock only, such as days, stay on it, and so do times without a `time_zone`.
-- Units are an option; the licence is stored as "not stated". The cube keeps the file's name and
-  SHA-256.
+- Units are converted to `units`, or refused; the licence is stored as "not stated". The cube keeps
+  the file's name and SHA-256.
 """
 
 from __future__ import annotations

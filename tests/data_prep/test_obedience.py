@@ -7,6 +7,8 @@ to the truth.
 
 import re
 import shlex
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -206,3 +208,21 @@ def test_flawed_tables_lead_to_the_truth_or_to_a_refusal(seed, tmp_path):
     made = Made(seed, tmp_path)
     kinds = obey(made.path, made.check)
     assert "right" in kinds or "twice" in made.flaws, (made.form, made.flaws)
+
+
+@pytest.mark.slow
+def test_most_exports_are_right_at_the_first_command_or_after_one_question(tmp_path):
+    """The counts are in docs/data.md."""
+    counts = Counter()
+    for name, (write, variant) in CASES.items():
+        (tmp_path / name).mkdir()
+        path, truth = write(tmp_path / name, *variant)
+        kinds = {kind for kind, _, _ in outcomes(path, right(truth), depth=0)}
+        if kinds == {"refused"}:
+            asked = {kind for kind, _, _ in outcomes(path, right(truth), depth=1)}
+            kinds = {"one question" if "right" in asked else "refused"}
+        counts.update(kinds)
+    assert not counts["wrong"]
+    text = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+    shown = "Of {} made exports, {} are right at the first command and {} after one question"
+    assert shown.format(counts.total(), counts["right"], counts["one question"]) in text
