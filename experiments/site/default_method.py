@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from data_prep.base.errors import counted
-from experiments.benchmarks.cells import above_by_data, above_default
+from experiments.benchmarks.cells import above_by_data, above_default, above_table
 from experiments.site import tables
 from experiments.site.images import FLOATS
 from experiments.site.markdown import as_png, wrapped
@@ -170,11 +170,6 @@ def few_cells_list() -> str:
 def short_histories_table() -> str:
     """Tabulate how far single experts are above the default by days of training, and the lowest."""
     rows = pd.read_csv(SHORT_HISTORIES)
-    table = {}
-    for name, row in above_default(rows).items():
-        for key, above in row.items():
-            ahead, days = key.split(", ")
-            table.setdefault((name, ahead), {})[days] = str(above)
     errors = rows.pivot(index=["data", "days", "horizon"], columns="method", values="mse")
     above = 100 * (errors["fedlean"] / errors.drop(columns="fedlean").min(axis=1) - 1)
     data, days, horizon = above.idxmax()
@@ -183,8 +178,7 @@ def short_histories_table() -> str:
         f"single expert, at most {above.max():.1f} % ({data}, {counted(days, 'day')}, "
         f"{counted(horizon, 'step')} ahead)."
     )
-    parts = [{"% above `fedlean`": n, "ahead": a, **row} for (n, a), row in table.items()]
-    return f"{markdown(parts)}\n\n{wrapped(told)}"
+    return f"{above_table(rows)}\n\n{wrapped(told)}"
 
 
 def pieces_list(benchmarks: Benchmarks) -> str:

@@ -39,7 +39,7 @@ def test_fits_to_few_days_are_of_those_that_a_cube_has(town, tmp_path, monkeypat
     assert sorted(rows["days"].unique()) == [2, 3]
     assert len(rows) == 2 * 2 * len(methods)
     monkeypatch.setattr(default_method, "SHORT_HISTORIES", tmp_path / "short-histories.csv")
-    assert default_method.short_histories_table().count("historical_average") == 2
+    assert default_method.short_histories_table().count("historical_average") == 1
 
 
 def test_days_that_repeat_on_the_wall_clock_are_forecast_better_there(tmp_path, monkeypatch):
