@@ -64,8 +64,11 @@ def few_cells(results: Results, *data: Path) -> str:
         *data: the cubes.
     """
     cubes = {path.stem: open_cube(path) for path in data}
-    planned = [run for name, cube in cubes.items() for run in fits(name, cube)]
-    return _measured(results, cubes, sorted(planned, key=lambda run: run.draw), measure_few)
+    planned = (run for name, cube in cubes.items() for run in fits(name, cube))
+    for run in sorted(planned, key=lambda run: run.draw):
+        if not results.has(**run._asdict()):
+            results.add({**run._asdict(), "mse": measure_few(cubes[run.data], run)})
+    return above_table(pd.DataFrame(results.rows))
 
 
 class Fit(NamedTuple):
@@ -95,14 +98,15 @@ def measure_few(cube: xr.Dataset, run: Fit) -> float:
     """Return the MSE of z-scores on the test part."""
     rng = np.random.default_rng([run.cells, run.draw])
     cells = np.sort(rng.choice(cube.sizes["cell"], run.cells, replace=False))
-    return _error(cube.isel(cell=cells), run, SPLIT, FEW)
+    return _error(cube.isel(cell=cells), run.horizon, SPLIT, *FEW[run.method])
 
 
-def _error(cube: xr.Dataset, run: Fit | Short, split: str, methods: Methods) -> float:
-    method, settings = methods[run.method]
+def _error(
+    cube: xr.Dataset, horizon: int, split: str, method: str, settings: dict[str, Any]
+) -> float:
     services = services_of(cube)
     service = "internet" if "internet" in services else services[0]
-    forecaster = Forecaster(method, horizon=run.horizon, split=split, service=service, **settings)
+    forecaster = Forecaster(method, horizon=horizon, split=split, service=service, **settings)
     return test_error(forecaster.fit(cube.load()), "mse")
 
 
@@ -114,19 +118,6 @@ def test_error(fitted: Forecaster, metric: str) -> float:
     return float(found.set_index("selection")["value"][fitted.config.run.select])
 
 
-def _measured(
-    results: Results,
-    cubes: Mapping[str, xr.Dataset],
-    planned: Iterable[Any],
-    measure: Callable[[xr.Dataset, Any], float],
-) -> str:
-    """Measure the planned fits to cubes that are not in the results yet, and tabulate all."""
-    for run in planned:
-        if not results.has(**run._asdict()):
-            results.add({**run._asdict(), "mse": measure(cubes[run.data], run)})
-    return above_table(pd.DataFrame(results.rows))
-
-
 SINGLE: Methods = {
     "fedlean": ("fedlean", {}),
     "pretrained": ("pretrained", {}),
@@ -136,15 +127,6 @@ SINGLE: Methods = {
 
 LEARNT, MOST = (2, 3, 5, 7, 10), 40
 """Days of training, and most cells."""
-
-
-class Short(NamedTuple):
-    """A fit to few days: the columns of the file that identify it."""
-
-    data: str
-    days: int
-    horizon: int
-    method: str
 
 
 @benchmark("short-histories.csv", goes_on=True)
@@ -160,28 +142,20 @@ def short_histories(results: Results, *data: Path) -> str:
         results: gets a row for each fit.
         *data: the cubes.
     """
-    cubes = {path.stem: open_cube(path) for path in data}
-    planned = [
-        Short(name, days, horizon, method)
-        for name, cube in cubes.items()
-        for days, horizon, method in itertools.product(LEARNT, horizons(cube), SINGLE)
-        if sum(_parts(cube, days)) * DAY <= cube.sizes["time"] * step_of(cube)
-    ]
-    return _measured(results, cubes, planned, measure_short)
-
-
-def _parts(cube: xr.Dataset, days: int) -> tuple[int, int, int]:
-    """Return days of training, validation and test."""
-    return days, max(1, round(days / 4)), 4 if step_of(cube) >= HOUR else 2
-
-
-def measure_short(cube: xr.Dataset, run: Short) -> float:
-    """Return the MSE of z-scores on the test part."""
-    parts, per_day = _parts(cube, run.days), DAY // step_of(cube)
-    end = cube.sizes["time"] // per_day * per_day
-    places = np.unique(np.linspace(0, cube.sizes["cell"] - 1, MOST).astype(int))
-    some = cube.isel(time=slice(end - sum(parts) * per_day, end), cell=places)
-    return _error(some, run, f"days:{','.join(map(str, parts))}", SINGLE)
+    for path, days in itertools.product(data, LEARNT):
+        cube = open_cube(path)
+        parts = days, max(1, round(days / 4)), 4 if step_of(cube) >= HOUR else 2
+        day, split = DAY // step_of(cube), f"days:{','.join(map(str, parts))}"
+        end = cube.sizes["time"] // day * day
+        if (begin := end - sum(parts) * day) < 0:
+            continue
+        places = np.unique(np.linspace(0, cube.sizes["cell"] - 1, MOST).astype(int))
+        some = cube.isel(time=slice(begin, end), cell=places)
+        for horizon, method in itertools.product(horizons(cube), SINGLE):
+            run = {"data": path.stem, "days": days, "horizon": horizon, "method": method}
+            if not results.has(**run):
+                results.add({**run, "mse": _error(some, horizon, split, *SINGLE[method])})
+    return above_table(pd.DataFrame(results.rows))
 
 
 def above_default(rows: pd.DataFrame) -> dict[str, dict[str, Estimate]]:

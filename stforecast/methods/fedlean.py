@@ -43,11 +43,7 @@ days of training.
    the last days tell of its level, its amplitude and the time of day: levels shift, and roads and
    cells get busier or less so.
 6. Before the test part, the newest data are learnt, too (`refit`): the first round is repeated with
-   them, a few more rounds train f, and clients correct the maps anew. Without a profile, how far
-   clients differ depends on the data. So in the repeated round, a client also sends how much
-   squared error corrections with each of `PENALTIES` would have saved in the windows since the last
-   fit, and all clients take the penalty of the largest sum: residuals of the windows that trained f
-   are too small to tell. Windows of less than a day are not asked: they tell little of other hours.
+   them, a few more rounds train f, and clients correct the maps anew.
 
 Where the run's `target` is a difference already, r is not added. A ridge regression of sums is that
 of Nikolaenko et al., "Privacy-Preserving Ridge Regression on Hundreds of Millions of Records", IEEE
@@ -215,14 +211,6 @@ that reads the profile. The rows of the profile are 0 in the steady map.
 PRODUCTS, MOMENTS = "products", "moments"
 """Names of Gₙ, its upper triangle, and of Mₙ in the upload of the first round."""
 
-SAVED, LEARNT = "saved", "map.windows"
-"""Name of the squared errors that corrections with each of `PENALTIES` saved, in the upload of a
-refit's first round, and summed over refits on the server; and name of the number of windows of the
-last fit, in a client's memory."""
-
-PENALTIES = (1.0, 0.1, 0.3, 3.0)
-"""Penalties of Dₙ to choose from, as multiples of `shrinkage`, which is the first."""
-
 FACTOR, KNOWN = "factor", "known"
 """Names of what a process keeps (`Cohort.kept`), as it depends on windows and W alone: the factor
 of corrections, and the map's forecasts, to which the network adds."""
@@ -354,7 +342,6 @@ class FedLean(MixesForecasts, FedAvg):
             if name.startswith("head."):
                 clients.params[name] = torch.zeros_like(t[:1]).expand_as(t)
         server = super().init(clients, sizes, seed)
-        clients.memory[LEARNT] = torch.zeros_like(clients.sizes)
         return {**server, MAP: torch.zeros(self._shape, device=clients.device)}
 
     def fitted_memory(self, n_clients: int, device: torch.device) -> Params:
@@ -368,14 +355,13 @@ class FedLean(MixesForecasts, FedAvg):
         return n_linear(self.task.window), self.task.n_outputs * len(self._n_inputs)
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
-        """Return the global model; nothing in a first round whose upload does not need it."""
-        refits = self._chooses and bool(server[MAP].any())
-        return super().broadcast(server, to) if to.round > 0 or refits else {}
+        """Return the global model; nothing in the first round, whose upload does not need it."""
+        return super().broadcast(server, to) if to.round > 0 else {}
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
         """Send the sums of the first round; train the network in all others."""
         if cohort.round == 0:
-            return self._of_map(cohort, payload)
+            return self._of_map(cohort)
         self.receive(cohort, payload)
         known = cohort.kept(KNOWN, lambda of: self._known(of, payload[MAP]))
         if self._train_by_kernel(cohort, known):
@@ -385,17 +371,12 @@ class FedLean(MixesForecasts, FedAvg):
             cohort.step(self.local_loss(cohort, batch, payload))
         return self.upload(cohort)
 
-    def _of_map(self, cohort: Cohort, payload: Payload) -> Payload:
-        """Return what the server solves for the map, and in a refit what penalties save."""
+    def _of_map(self, cohort: Cohort) -> Payload:
+        """Return what the server solves for the map."""
         for batch in cohort.data.chunks(CHUNK):
             base = self._base(RelativeInputs(batch["x"], self.task.window))
             cohort.record_loss(self.task.loss(base, batch))
-        sums = self._sums(cohort)
-        if payload:
-            self.receive(cohort, payload)
-            sums[SAVED] = self._saved(cohort, payload)
-        cohort.memory[LEARNT].copy_(cohort.data.sizes)
-        return {name: t.float() for name, t in sums.items()}
+        return {name: t.float() for name, t in self._sums(cohort).items()}
 
     def _sums(self, cohort: Cohort) -> Payload:
         """Return the mean products of each client's windows."""
@@ -483,7 +464,7 @@ class FedLean(MixesForecasts, FedAvg):
             return {**server, **super().aggregate(server, of, uploads)}
         products, moments = (weighted_mean(uploads[n], of.sizes) for n in (PRODUCTS, MOMENTS))
         solved = self._solved(symmetric(products, len(moments)), moments)
-        return {**server, **self._saved_so_far(server, of, uploads), MAP: solved}
+        return {**server, MAP: solved}
 
     def _solved(self, products: Tensor, moments: Tensor) -> Tensor:
         """Return the maps of the means G and M, side by side."""
@@ -493,15 +474,6 @@ class FedLean(MixesForecasts, FedAvg):
             n_profile = n - self._n_inputs[0]
             of_map[:n] = solve(products[:n, :n], moments[:n], self.options.ridge, n_profile)
         return solved
-
-    def _saved_so_far(
-        self, server: dict[str, Tensor], of: Participants, uploads: Payload
-    ) -> dict[str, Tensor]:
-        """Return what penalties saved, summed over all refits; nothing before the first one."""
-        if SAVED not in uploads:
-            return {}
-        saved = weighted_mean(uploads[SAVED], of.sizes)
-        return {SAVED: saved + server.get(SAVED, torch.zeros_like(saved))}
 
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
         """Forecast with the common map, the network and the client's correction."""
@@ -515,11 +487,6 @@ class FedLean(MixesForecasts, FedAvg):
     def has_experts(self) -> bool:
         """Whether one map reads the profile and one does not."""
         return len(self._n_inputs) > 1
-
-    @property
-    def _chooses(self) -> bool:
-        """Whether refits choose the penalty of Dₙ."""
-        return self.personalises and not self.task.window.n_profile
 
     @property
     def mixes_pretrained(self) -> bool:
@@ -560,46 +527,15 @@ class FedLean(MixesForecasts, FedAvg):
         """Fit each client's correction of the map to its residuals, in closed form."""
         self.population.train(False)  # Dropout would add noise to the residuals.
         moments = self._moments(cohort.data, self._middle_of({**cohort.state, **payload}))
-        best = int(payload[SAVED][0].argmax()) if SAVED in payload else 0
-        factor = cohort.kept(
-            FACTOR, lambda of: self._factor(self._products(of.data), PENALTIES[best])
-        )
+        factor = cohort.kept(FACTOR, lambda of: self._factor(self._products(of.data)))
         cohort.memory[OWN].copy_(self._corrections(factor, moments))
 
-    @torch.no_grad()
-    def _saved(self, cohort: Cohort, payload: Payload) -> Tensor:
-        """Return the squared error that corrections of the last fit save in windows since then.
-
-        Fewer windows than begin in a day, `period`, count as 0: they say little of other hours.
-
-        Returns:
-            `(clients, penalties)` means over all windows, less that of the first penalty.
-        """
-        self.population.train(False)
-        forecast, window = self._middle_of({**cohort.state, **payload}), self.task.window
-        place = torch.arange(int(cohort.data.sizes[0])) // cohort.data.group
-        learnt = (cohort.memory[LEARNT] // cohort.data.group)[:, None]
-        # Targets of the first windows since then are partly those of the last fit.
-        since = learnt + window.horizon - 1
-        parts = [masked(cohort.data, kept) for kept in (place < learnt, place >= since)]
-        (products, known), (moments, error) = (
-            [self._products(part) for part in parts],
-            [self._moments(part, forecast) for part in parts],
-        )
-        saved = []
-        for penalty in PENALTIES:
-            own = self._corrections(self._factor(products.clone(), penalty), moments)
-            saved.append((own * (2 * error - known @ own)).sum((1, 2)))
-        found = torch.stack(saved, dim=1) - saved[0][:, None]
-        too_few = place[-1] + 1 - since < window.period
-        return found.masked_fill(too_few.to(found.device), 0)
-
-    def _factor(self, products: Tensor, penalty: float) -> Tensor:
-        """Return the Cholesky factor of `Gₙ + penalty shrinkage diag Gₙ` of each client."""
+    def _factor(self, products: Tensor) -> Tensor:
+        """Return the Cholesky factor of `Gₙ + shrinkage diag Gₙ` of each client."""
         diagonal = products.diagonal(dim1=-2, dim2=-1)
-        added = penalty * self.options.shrinkage * diagonal.clamp(min=SMALLEST)
+        added = self.options.shrinkage * diagonal.clamp(min=SMALLEST)
         if self.options.forecast == "mean":
-            added[:, 0] *= MEAN_PENALTY / penalty
+            added[:, 0] *= MEAN_PENALTY
         diagonal += added
         return torch.linalg.cholesky(products)
 
@@ -675,13 +611,6 @@ class FedLean(MixesForecasts, FedAvg):
             parts.append(((inputs.linear.mT @ error).double(), *counts))
         moments, known, seen = (torch.stack(part).sum(0) for part in zip(*parts, strict=True))
         return moments / known.clamp(min=1) * (seen / int(data.sizes[0]))
-
-
-def masked(data: ClientData, kept: Tensor) -> ClientData:
-    """Return samples of which all but those `kept`, `(clients, samples)`, lack their targets."""
-    mask = data.tensors["mask"]
-    tensors = {**data.tensors, "mask": mask & kept[..., None].to(mask.device)}
-    return dataclasses.replace(data, tensors=tensors)
 
 
 def symmetric(triangle: Tensor, n: int) -> Tensor:

@@ -54,7 +54,6 @@ from stforecast.federated.core.training import Training
 from stforecast.methods.fedlean import (
     CHUNK,
     MAP,
-    SAVED,
     FedLean,
     FedLeanOptions,
     RelativeInputs,
@@ -118,13 +117,12 @@ class ProtoRidge(FedLean):
         return {**server, ROUNDS: torch.zeros(())}
 
     def broadcast(self, server: dict[str, Tensor], to: Participants) -> Payload:
-        """Return the map, and what penalties saved; nothing before the first round."""
-        public = {name: t for name, t in server.items() if name in (MAP, SAVED)}
-        return super().broadcast(public, to)
+        """Return the map; nothing before the first round."""
+        return super().broadcast({MAP: server[MAP]}, to)
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """Send prototypes; in the first round of a refit, also what penalties save."""
-        return self._of_map(cohort, payload if cohort.round == 0 else {})
+        """Send prototypes."""
+        return self._of_map(cohort)
 
     @torch.no_grad()
     def _sums(self, cohort: Cohort) -> Payload:
@@ -179,9 +177,8 @@ class ProtoRidge(FedLean):
         found = self.estimate(uploads[PROTOTYPES].double(), of.sizes, len(server[MAP]))
         solved = self._solved(*found.tensor_split([len(found)], dim=1)).to(server[MAP])
         rounds = server[ROUNDS] + 1 if of.round > 0 else torch.ones_like(server[ROUNDS])
-        saved = self._saved_so_far(server, of, uploads)
         mean = server[MAP] + (solved - server[MAP]) / rounds
-        return {**server, **saved, MAP: mean, ROUNDS: rounds}
+        return {**server, MAP: mean, ROUNDS: rounds}
 
     def estimate(self, prototypes: Tensor, sizes: Tensor, n: int) -> Tensor:
         """Estimate the mean products of all clients' windows, `(inputs, inputs + outputs)`.

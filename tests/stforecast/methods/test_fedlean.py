@@ -1,5 +1,3 @@
-from itertools import pairwise
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -21,12 +19,8 @@ from stforecast.forecasting.trained_method import build_method, federate
 from stforecast.methods import fedlean
 from stforecast.methods.fedlean import (
     DAY_CYCLES,
-    LEARNT,
     MAP,
     OWN,
-    PENALTIES,
-    SAVED,
-    FedLean,
     RelativeInputs,
     n_linear,
     solve,
@@ -117,7 +111,6 @@ def test_a_saved_model_has_what_the_server_sends_once(table, tmp_path):
     names = forecaster._evaluations["last"].model.predictor.state()
     assert {n for n in names if n.startswith("clients/")} == {
         f"clients/memory/{OWN}",
-        f"clients/memory/{LEARNT}",
         "clients/sizes",
     }
     assert {f"server/{name}" for name in state.server} <= names.keys()
@@ -132,7 +125,7 @@ def test_between_rounds_clients_keep_neither_models_nor_corrections(table):
     federation = federate(config, build_method(config), data, *parts)
     federation.run()
     clients = federation.state.clients
-    assert ({*clients.params}, {*clients.memory}) == (set(), {LEARNT})
+    assert ({*clients.params}, {*clients.memory}) == (set(), set())
     assert federation.ready().clients.memory[OWN].any()
 
 
@@ -365,86 +358,6 @@ def test_a_larger_shrinkage_corrects_less_and_none_leaves_the_common_map(table):
     assert lengths[0] > lengths[1] > lengths[2] > 0
     forecaster = Forecaster("fedlean", rounds=1, shrinkage=0, **SMALL).fit(table)
     assert OWN not in snapshot(forecaster).clients.memory
-
-
-def refitted(table, **settings):
-    """Return a forecaster without a trained network, and its models before and after refits."""
-    settings = {**SMALL, "rounds": 1, "refit": "once", **settings}
-    forecaster = Forecaster("fedlean", **settings).fit(table)
-    return forecaster, *(m.snapshot for m in forecaster._evaluations["last"].model.predictor.models)
-
-
-def corrections(z, error, penalty):
-    """Return the corrections of each client, `(clients, inputs, outputs)`, by their definition."""
-    found = []
-    for of_z, of_error in zip(z, error, strict=True):
-        products = of_z.T @ of_z / len(of_z)
-        penalties = penalty * np.diag(products).clip(1e-3)
-        found.append(ridge(products, of_z.T @ of_error / len(of_z), penalties))
-    return np.stack(found)
-
-
-def test_a_refit_chooses_the_penalty_that_saves_most_error_in_new_windows(table, monkeypatch):
-    monkeypatch.setattr(FedLean, "_train_by_kernel", lambda *_: True)  # Its network stays 0.
-    forecaster, before, after = refitted(table)
-    assert SAVED not in before.server
-    config = forecaster.config
-    data = prepare(as_series(table), config.window, SPLIT, "cell")
-    known = np.arange(data.split.train[0], data.split.test[0] + 1 - config.window.horizon)
-    windows = data.windows(known)
-    inputs = RelativeInputs(torch.from_numpy(windows.x), config.window)
-    z, base, y = (
-        t.double().numpy() for t in (inputs.linear, inputs.base, torch.from_numpy(windows.y))
-    )
-    error = y - base - z @ before.server[MAP].double().numpy()
-    old, new = len(data.split.train), known >= data.split.validation[0]
-    squares = []
-    for penalty in PENALTIES:
-        own = corrections(z[:, :old], error[:, :old], 10 * penalty)
-        squares.append(np.square(error[:, new] - z[:, new] @ own).sum() / z[..., 0].size)
-    saved = squares[0] - np.array(squares)
-    np.testing.assert_allclose(after.server[SAVED], saved, rtol=1e-2, atol=1e-5)
-    assert after.clients.memory[LEARNT].tolist() == [len(known)] * 3
-    error = y - base - z @ after.server[MAP].double().numpy()
-    expected = corrections(z, error, 10 * PENALTIES[saved.argmax()])
-    np.testing.assert_allclose(after.clients.memory[OWN], expected, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize(("hours", "chosen"), [(60, True), (20, False)])
-def test_less_than_a_day_of_new_windows_keeps_the_penalty(table, hours, chosen):
-    _, _, after = refitted(table, split=f"time:{480 - hours}/504,{hours}/504,24/504")
-    assert bool(after.server[SAVED].any()) == chosen
-
-
-@pytest.mark.repeats
-def test_later_refits_add_what_they_see_to_the_choice_of_the_penalty(table):
-    _, _, *daily = refitted(table, refit="daily", split="days:15,2,4", horizon=1)
-    sums = [model.server[SAVED] for model in daily]
-    assert len(sums) == 3
-    seen = [after - before for before, after in pairwise(sums)]
-    assert all(t.any() for t in seen)
-
-
-def test_windows_with_a_profile_keep_the_penalty(table):
-    _, _, after = refitted(table, profile="auto")
-    assert SAVED not in after.server
-
-
-@pytest.mark.repeats
-def test_clients_of_several_cells_choose_the_penalty_too(table, tmp_path):
-    (tmp_path / "clients.csv").write_text("cell,client\na,1\nb,2\nc,2\n")
-    _, _, after = refitted(table, clients=str(tmp_path / "clients.csv"))
-    assert after.server[SAVED].isfinite().all()
-    assert after.server[SAVED].any()
-
-
-def test_sums_for_plans_of_volume_stay_right_whatever_the_penalty():
-    plain = {"extra_lags": "2", "calendar": "day", "profile": "none"}
-    method = build_method(resolve("fedlean", forecast="mean", **plain).at(pd.Timedelta("1h")))
-    products = torch.eye(n_linear(method.task.window))[None].double()
-    first, last = (method._factor(products.clone(), p)[0].diagonal() for p in (1.0, 1e5))
-    assert first[0] == last[0]
-    assert (first[1:] < last[1:]).all()
 
 
 @pytest.mark.parametrize("missing", [slice(100, 110), slice(0, 340)])

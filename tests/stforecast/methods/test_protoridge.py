@@ -15,7 +15,7 @@ from stforecast.federated.core.state import Participants
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.forecasting.trained_method import client_samples
 from stforecast.methods import protoridge
-from stforecast.methods.fedlean import LEARNT, MAP, OWN, RelativeInputs, n_linear
+from stforecast.methods.fedlean import MAP, OWN, RelativeInputs, n_linear
 from stforecast.methods.protoridge import FEWEST, PROTOTYPES, ROUNDS
 
 SMALL = {
@@ -178,7 +178,7 @@ def test_a_client_sends_its_prototypes_once_and_keeps_no_network(table, tmp_path
     assert forecaster.rounds_["bytes_up"].tolist() == [3 * 4 * floats]
     assert {*predictor(forecaster).snapshot.server} == {MAP, ROUNDS}
     assert {n.partition("/")[2] for n in predictor(forecaster).state()} == {
-        MAP, ROUNDS, f"memory/{OWN}", f"memory/{LEARNT}", "sizes",
+        MAP, ROUNDS, f"memory/{OWN}", "sizes",
     }  # fmt: skip
     forecaster.save(tmp_path)
     later = Forecaster.load(tmp_path).predict(table)
