@@ -190,8 +190,9 @@ class _Rows:
     ) -> InputError:
         """Return the error for two rows of one time and cell."""
         (first, second), origin = repeat, self.origin
-        long = self.table.kind == "long" and self.cell_at is not None
-        where = f"cell {self.cells[self.cell_at[first]]}" if long else ""
+        where = ""
+        if self.table.kind == "long" and self.cell_at is not None:
+            where = f"cell {self.cells[self.cell_at[first]]}"
         found = (
             f"{origin.at(second)}: time {', '.join(filter(None, (str(times[first]), where)))} is "
             f"already in {origin.place(first)}, expected one row for each; "
