@@ -143,7 +143,7 @@ def test_dates_outside_of_the_data_are_refused(dates, date):
         ("2013-11-04,2013-11-26", "training"),
         ("2013-11-21,2013-11-21T01:00", "validation"),
         ("2013-11-21,2014-01-01T23:00", "test"),
-        ("2013-11-04T01:00/2013-11-05,2013-11-22/2013-11-29", "training"),
+        ("2013-11-03T01:00/2013-11-04,2013-11-22/2013-11-29", "training"),
     ],
 )
 def test_a_part_without_a_window_is_named(dates, part):
