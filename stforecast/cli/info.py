@@ -81,8 +81,8 @@ def describe(path: Path) -> Description:
     )
 
 
-LONG = 2000
-"""Steps from which on a series is long enough to be forecast, if they are not very short."""
+LONG, DAY = 200, 24 * 60
+"""Steps with which a series is long enough for a horizon of 24, and minutes of the longest step."""
 
 
 def _checked(path: Path, found: Description) -> Description:
@@ -95,7 +95,7 @@ def _checked(path: Path, found: Description) -> Description:
     service = words[words.index("--service") + 1] if "--service" in words else None
     at = words.index("--horizon") + 1
     with open_cube(path) if found.cube is None else nullcontext(found.cube) as ds:
-        if ds.sizes["time"] >= LONG and found.about["step_minutes"] >= 1:
+        if ds.sizes["time"] >= LONG and found.about["step_minutes"] <= DAY:
             return found
         if ds.sizes["time"] < 2:
             return found._replace(next_command="")

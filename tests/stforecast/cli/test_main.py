@@ -511,7 +511,7 @@ def test_plot_says_which_clock_the_time_axis_has(stforecast, run_folder, tmp_pat
     monkeypatch.setattr(drawing, lambda fig, path, *_: drawn.append(fig) or path)
     args = ["plot", "predictions", run_folder, "--out", tmp_path / "a.png"]
     span = ("--from", "2013-11-10", "--to", "2013-11-10 12:00")
-    assert stforecast(*args, "--cells", "22", *span, "--top", "1")[0] == 0
+    assert stforecast(*args, "--cells", "22", *span)[0] == 0
     (ax,) = drawn[0].axes
     assert ax.get_xlabel() == "local time (Europe/Rome), 2013"
     assert ax.get_ylabel() == "internet (MB)"
