@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container
-from datetime import datetime
 
 import polars as pl
 
 from data_prep.readers.formats import Format, Part
 from data_prep.readers.options import TableOptions
 from data_prep.readers.table import Table
-from data_prep.readers.xml import Values, read_values
+from data_prep.readers.xml import Values, read_values, time_of
 
 QUANTITIES = {
     "vehicleFlowRate": "flow",
@@ -48,7 +47,7 @@ class _Publication(Values):
         super().__init__()
         self.site, self.index, self.time = "", "", ""
         self.within = 0
-        self.values: list[tuple[str, str, float | None]] = []
+        self.of_site: list[tuple[str, str, float | None]] = []
         self.wrong = False
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
@@ -56,7 +55,7 @@ class _Publication(Values):
         if self.within or tag in ("measuredValueExtension", "basicDataReferenceValue"):
             self.within += 1  # A reference value, which is not measured.
         elif tag == "siteMeasurements":
-            self.site, self.time, self.values = "", "", []
+            self.site, self.time, self.of_site = "", "", []
         elif tag == "measurementSiteReference":
             self.site = attributes["id"]
         elif tag in ("measuredValue", "physicalQuantity") and "index" in attributes:
@@ -70,19 +69,19 @@ class _Publication(Values):
             self.time = self.text
         elif tag == "dataError":
             self.wrong = self.text.lower() in ("true", "1")
-            if self.wrong and self.values and self.values[-1][0] == self.index:
-                self.values[-1] = (*self.values[-1][:2], None)
+            if self.wrong and self.of_site and self.of_site[-1][0] == self.index:
+                self.of_site[-1] = (*self.of_site[-1][:2], None)
         elif tag in QUANTITIES and (text := self.text):
             value = None if self.wrong else float(text)
             quantity = QUANTITIES[tag]
             missing = quantity == "speed" and value is not None and value < 0
-            self.values.append((self.index, quantity, None if missing else value))
-        elif tag == "siteMeasurements" and self.values:
-            time = datetime.fromisoformat(self.time)
-            self.rows += [(time, f"{self.site}/{i}", what, v) for i, what, v in self.values]
+            self.of_site.append((self.index, quantity, None if missing else value))
+        elif tag == "siteMeasurements":
+            for index, quantity, value in self.of_site:
+                self.take(time_of(self.time), f"{self.site}/{index}", quantity, value)
 
     def table(self) -> pl.DataFrame:
-        """Return columns of the rows; a cell has no index where each site has one alone."""
+        """Return the columns; a cell has no index where each site has one alone."""
         table = super().table()
         site = table["cell"].str.replace("/[^/]*$", "")
         several = site.n_unique() < table["cell"].n_unique()

@@ -8,7 +8,6 @@ codes: 252 means that no vehicle passed.
 from __future__ import annotations
 
 from collections.abc import Container
-from datetime import datetime
 
 import polars as pl
 
@@ -16,7 +15,7 @@ from data_prep.base.errors import InputError
 from data_prep.readers.formats import Format, Part, contents, table_of
 from data_prep.readers.options import TableOptions
 from data_prep.readers.table import Table
-from data_prep.readers.xml import Handlers, Values, parse, read_values
+from data_prep.readers.xml import Handlers, Values, parse, read_values, time_of
 
 QUANTITIES = {
     "verkeersintensiteit": "flow",
@@ -52,8 +51,8 @@ class _Counts(Values):
         elif tag in QUANTITIES:
             quantity, value = QUANTITIES[tag], float(self.text)
             known = self.usable and (quantity != "speed" or value <= HIGHEST)
-            time = datetime.fromisoformat(self.time)
-            self.rows.append((time, self.site, quantity + self.kind, value if known else None))
+            time = time_of(self.time)
+            self.take(time, self.site, quantity + self.kind, value if known else None)
 
 
 class Miv(Format):

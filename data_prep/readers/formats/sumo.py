@@ -42,7 +42,7 @@ class _Intervals(Values):
             with suppress(ValueError):
                 if name not in ("begin", "end", "id"):
                     value = None if float(text) == -1 else float(text)
-                    self.rows.append((self.time, attributes["id"], name, value))
+                    self.take(self.time, attributes["id"], name, value)
 
 
 class Sumo(Format):
