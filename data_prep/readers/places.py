@@ -233,7 +233,7 @@ def _coordinates(column: pd.Series, origin: Origin) -> np.ndarray:
         )
     size = numbers[1] + numbers[2].fillna(0) / 60 + numbers[3].fillna(0) / 3600
     negative = (parts[0] == "-") ^ parts[4].isin(["S", "W"])
-    return np.where(negative, -size, size)
+    return np.asarray(np.where(negative, -size, size))
 
 
 def _in_degrees(outline: str, crs: str) -> str:

@@ -190,7 +190,9 @@ class _Rows:
     ) -> InputError:
         """Return the error for two rows of one time and cell."""
         (first, second), origin = repeat, self.origin
-        where = f"cell {self.cells[self.cell_at[first]]}" if self.table.kind == "long" else ""
+        known = self.cell_at is not None and self.table.kind == "long"
+        cell = self.cells[0 if self.cell_at is None else self.cell_at[first]]
+        where = f"cell {cell}" if known else ""
         found = (
             f"{origin.at(second)}: time {', '.join(filter(None, (str(times[first]), where)))} is "
             f"already in {origin.place(first)}, expected one row for each; "
