@@ -143,12 +143,13 @@ def ask_for_events(error: InputError, table: Table, cell: str) -> InputError | N
     which: list[str | Words] = []
     if len(cells) > 1:
         which = [Words(", and {cell}", cell=cells[0]), f" or another ({some(cells[1:], 3)})"]
+    tail: list[str | InputError] = ["; if they are none: ", error]
     return InputError(
         f"{table.origin.name}: rows look like events, such as trips or sessions: {sign}; ",
         Words("count them with {resample:1h} {agg:count}"),
         total,
         *which,
-        *(("; if they are none: ", error) if "names events" not in sign else ()),
+        *([] if "names events" in sign else tail),
     )
 
 
