@@ -172,7 +172,7 @@ def short_histories_table() -> str:
     rows = pd.read_csv(SHORT_HISTORIES)
     errors = rows.pivot(index=["data", "days", "horizon"], columns="method", values="mse")
     above = 100 * (errors["fedlean"] / errors.drop(columns="fedlean").min(axis=1) - 1)
-    data, days, horizon = above.idxmax()
+    data, days, horizon = above.index[int(above.to_numpy().argmax())]
     told = (
         f"In {(above > 3).sum()} of {len(above)} parts, `fedlean` is more than 3 % above its best "
         f"single expert, at most {above.max():.1f} % ({data}, {counted(days, 'day')}, "
