@@ -162,7 +162,8 @@ class TrainedMethod:
         outputs, mixture = self._outputs(series, starts, calendar, ids, profile), self.mixture
         if mixture.usual_weights(calendar.step):
             known, former = mixture.known_windows(starts, calendar), self.former or self
-            own, plain = former._outputs(series, known, calendar, ids, profile), None
+            own = former._outputs(series, known, calendar, ids, profile)
+            plain: np.ndarray | None = None
             if self.config.window.n_special:
                 both = (former, known), (self, starts)
                 of = [m._outputs(series, s, calendar, ids, profile, plain=True) for m, s in both]
