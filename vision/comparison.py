@@ -1,6 +1,6 @@
 """Accuracies of image methods and their differences, with intervals.
 
-The bootstrap is that of forecasts (`stforecast.bench.statistics.bootstrap`), over other factors:
+The bootstrap is the one of forecasts (`stforecast.bench.statistics.bootstrap`) on other factors:
 its days are clients here, and its groups of cells are seeds. A seed decides how images are divided
 among clients, and this division is the same for all methods. Both factors are therefore drawn in
 common, and comparisons are paired. Methods with different seeds are compared on their common seeds.

@@ -207,7 +207,7 @@ SINGLE, PANEL = 2.3, 1.25
 """Heights of a single and of a small panel in inches."""
 
 UNNAMED = "_"
-"""Label of what does not appear in a legend."""
+"""Label of lines that do not appear in a legend."""
 
 
 def draw_curves(

@@ -123,7 +123,7 @@ class Kind(ABC, Generic[R]):
     def places(self, grid: Grid[R], out: Path, *, progress: bool) -> Iterator[tuple[Any, Scenario]]:
         """Yield each data set and scenario of a grid in order, creating data if necessary.
 
-        The name of a data set is that of its file without the suffix, or of the set itself.
+        A data set has the name of its file without the suffix, or its own.
         """
 
     def backtest(self, found: Mapping[str, Any]) -> Any:

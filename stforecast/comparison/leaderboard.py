@@ -40,7 +40,7 @@ class Line:
     Attributes:
         row: its runs.
         error: pooled error of the model that `predict` uses, mean over seeds.
-        against: by how many per cent the error is above that of the reference.
+        against: by how many per cent the error is above the reference's.
         p_value: of the difference to the reference, after Holm's correction for the rows of its
             table; NaN for itself.
         smallest_p: smallest p-value that so few days can give, after the same correction.
@@ -64,7 +64,7 @@ class Line:
 
     @property
     def differs(self) -> bool:
-        """True if interval and test agree that the error differs from that of the reference."""
+        """True if interval and test agree that the error differs from the reference's."""
         return self.against.excludes(0) and self.p_value <= LEVEL
 
 
@@ -78,7 +78,7 @@ class Leaderboard:
         reference: name of the method that the others are compared with.
         errors: the errors.
         replicates: bootstrap of the errors.
-        task: name of the data, and what distinguishes it from other tasks.
+        task: name of the data, and facts that distinguish it from other tasks.
     """
 
     metric: str
@@ -90,7 +90,7 @@ class Leaderboard:
 
     @property
     def sorted_lines(self) -> list[Line]:
-        """Lines from the lowest error to the highest; those of diverged methods are last."""
+        """Lines from the lowest error to the highest; diverged methods are last."""
         errors = [math.inf if math.isnan(e := line.error.value) else e for line in self.lines]
         return [self.lines[i] for i in np.argsort(errors, kind="stable")]
 
@@ -168,7 +168,7 @@ def _p_values(
 def resample(
     methods: Mapping[str, ErrorSums], metric: str, groups: np.ndarray | None, *, n: int = 2000
 ) -> Replicates:
-    """Resample the errors of methods as all tables do, groups being those of `neighbours`."""
+    """Resample the errors of methods as all tables do, with the groups of `neighbours`."""
     if not methods:
         raise InputError("no methods to compare; give at least one")
     _, n_cells, n_days = next(iter(methods.values())).total.shape
@@ -281,7 +281,7 @@ class Overall:
 def compare(
     runs: Sequence[ForecastRun], metric: str = "mase", reference: str | None = None
 ) -> list[Leaderboard]:
-    """Compare runs, those of each data set, service and horizon by themselves.
+    """Compare the runs of each data set, service and horizon.
 
     Of methods with several models, the first is compared. `metric` and `reference` are as for
     `leaderboard`, the latter by label.

@@ -1,4 +1,4 @@
-"""Tables of the results of forecasts: errors, comparisons, and what federation is worth.
+"""Tables of the results of forecasts: errors, comparisons, and the gain from federation.
 
 A summary of a single run in a few lines.
 """

@@ -67,7 +67,7 @@ class Section:
     Attributes:
         name: heading.
         claims: sentences below it.
-        tables: tables; those of cells have the map between them.
+        tables: tables; tables of cells have the map between them.
         charts: numbers of `page/*.js`.
         about_map: what the map of the cells shows.
         picture: picture of a task without cells.

@@ -258,7 +258,7 @@ def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
 
 
 LEVEL = 0.05
-"""Significance level of the critical difference, and of what is said of methods."""
+"""Significance level of the critical difference, and of sentences on methods."""
 
 
 @dataclass(frozen=True, eq=False)
