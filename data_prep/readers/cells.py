@@ -165,7 +165,7 @@ def _with_units(table: Table, options: TableOptions) -> Table:
     Columns of cells are of one variable, and in one unit.
 
     Raises:
-        InputError: if values do not convert to it, or those of cells not to one.
+        InputError: if values do not convert to it, or cells differ in what they convert to.
     """
     own = {c: table.units.get(c) or unit_of(c) for c in table.values}
     if table.kind == "wide":
@@ -204,7 +204,7 @@ def _units_of_cells(table: Table, own: dict[str, str]) -> dict[str, str]:
 
 
 def _one_unit(own: dict[str, str], origin: Origin) -> str:
-    """Return the one unit to which those of columns of cells convert."""
+    """Return the one unit to which the units of columns of cells convert."""
     first: dict[str, str] = {}
     for cell, unit in own.items():
         first.setdefault(unit, cell)

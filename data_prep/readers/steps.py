@@ -326,7 +326,7 @@ def _ask_for_files(times: pd.DatetimeIndex, table: Table, options: TableOptions)
 
 
 def _is_dated(file: str, times: pd.DatetimeIndex) -> bool:
-    """Return whether a file's name holds a date that is about that of its rows.
+    """Return whether a file's name holds a date near the times of its rows.
 
     >>> day = pd.date_range("2024-05-10", periods=24, freq="h")
     >>> [_is_dated(f, day) for f in ("a20240510.csv", "10.05.24.csv", "2024-05", "2023-05-10")]

@@ -108,7 +108,7 @@ def parse(file: IO[bytes], handlers: Handlers) -> None:
 
 
 time_of = lru_cache(maxsize=2**12)(datetime.fromisoformat)
-"""Read a time, which is that of many values."""
+"""Read a time that many values share."""
 
 
 class Values(Handlers):

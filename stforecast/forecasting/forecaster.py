@@ -335,7 +335,7 @@ class Forecaster:
     ) -> tuple[pd.DataFrame, Interval | None]:
         """Return what `predict` and `predict_interval` return, in half of their time.
 
-        The arguments are those of `predict`.
+        It takes the arguments of `predict`.
 
         Raises:
             InputError: as `predict`.

@@ -152,7 +152,7 @@ class FittedModel:
     ) -> pd.DataFrame:
         """Forecast what follows a history from `read`; see `Forecaster.predict`.
 
-        The first horizon is of the `raw` bands, by default those of `raw_bands`.
+        The first horizon is from the `raw` bands, by default `raw_bands(series)`.
         """
         steps = self._n_steps(steps)
         missing, unknown = self._missing(series)

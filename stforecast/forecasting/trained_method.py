@@ -194,7 +194,7 @@ class TrainedMethod:
     ) -> np.ndarray:
         """Return the model's outputs for windows, `(cells, windows, horizon * n_outputs)`.
 
-        Those of a second expert follow those of the first. `plain` ones are as if no holiday or
+        The second expert's follow the first's. `plain` ones are as if no holiday or
         event were known. Only the inputs of a block of windows are in memory.
         """
         of_window = 4 * series.shape[1] * self.config.window.n_inputs

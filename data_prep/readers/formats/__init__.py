@@ -138,7 +138,7 @@ def suffixes() -> tuple[str, ...]:
 
 
 def tables_among(files: Iterable[Path]) -> list[Path]:
-    """Return the tables of a folder's files; those that often describe tables, if there is none."""
+    """Return the tables among files; if there are none, the files that often describe tables."""
     found = [p for p in files if p.name.lower().endswith(suffixes())]
     describe = tuple(end for f in FORMATS.found().values() for end in f.entry.beside)
     return [p for p in found if not p.name.lower().endswith(describe)] or found

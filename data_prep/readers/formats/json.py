@@ -83,7 +83,7 @@ def _is_object(line: bytes) -> bool:
 
 
 def _first_names(begin: bytes) -> dict[str, int]:
-    """Return the places of the names of the first object; Polars mixes those of more than 32."""
+    """Return the places of the names of the first object; Polars mixes more than 32 of them."""
     text = begin.decode(errors="replace")
     try:
         first, _ = json.JSONDecoder().raw_decode(text, text.index("{"))

@@ -18,7 +18,7 @@ from data_prep.readers.table import Table
 
 
 class PostgreSql(Format):
-    """A query of PostgreSQL below a line `-- postgresql://host/database`."""
+    """A query of PostgreSQL below a line with the URL of its database."""
 
     name, how, suffixes = "postgresql", "as a query of PostgreSQL", (".sql",)
     beside = suffixes
