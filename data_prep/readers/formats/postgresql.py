@@ -1,4 +1,4 @@
-"""A query of PostgreSQL, or of Timescale, in a file: libpq finds the password, which is in none.
+"""A query of PostgreSQL, or of Timescale, in a file that names the database but no password.
 
 The first line names the database, such as `-- postgresql://host/traffic`. The password comes from
 `PGPASSWORD` or `~/.pgpass`, see https://www.postgresql.org/docs/current/libpq-pgpass.html.
