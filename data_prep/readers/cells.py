@@ -280,7 +280,7 @@ MOST_SUMMED = 60
 """Most cells among which sums are looked for."""
 
 SINGULAR = 1e-4
-"""Ratio of the singular values of cells of which one is the sum of others."""
+"""Ratio of the singular values of cells where one is the sum of others."""
 
 
 def _sums(ds: xr.Dataset) -> dict[str, list[str]]:

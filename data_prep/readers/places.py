@@ -110,7 +110,7 @@ def _could_be_property(column: pl.Series) -> bool:
 
 
 class _TextsOfSites(KeyColumns):
-    """Ids and degrees, of which 9.2W are no watts."""
+    """Ids and degrees; 9.2W are no watts there."""
 
     def __contains__(self, name: object) -> bool:
         return super().__contains__(name) or bool(named([str(name)], LONGITUDES | LATITUDES))

@@ -161,7 +161,7 @@ def short_histories(results: Results, *data: Path) -> str:
 def above_default(rows: pd.DataFrame) -> dict[str, dict[str, Estimate]]:
     """Return by how many per cent each method's error is above the default's, by span and size.
 
-    The size is the second column, cells or days. Geometric means over the cubes, of which each has
+    The size is the second column, cells or days. Geometric means over the cubes, each with
     the mean of its draws, with intervals of Student's t: draws from one cube are not independent of
     each other.
     """

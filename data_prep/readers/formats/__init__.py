@@ -171,7 +171,7 @@ def format_of(path: Path, content: bytes | None = None) -> type[Format] | None:
 
 
 def format_of_all(names: Iterable[str]) -> type[Format] | None:
-    """Return the format of which files together are a table, as one of them shows."""
+    """Return the format whose files together are a table, if one of them has it."""
     found = (f.entry for f in FORMATS.found().values())
     return next((f for f in found if f.sign and f.sign in {*names}), None)
 

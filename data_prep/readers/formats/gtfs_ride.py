@@ -22,7 +22,7 @@ VALUES = ("boardings", "alightings")
 
 
 class GtfsRide(Format):
-    """Boardings and alightings at stops: a zip or a folder of GTFS-ride."""
+    """Boardings and alightings at stops: a zip or folder of GTFS-ride."""
 
     name, how, sign = "gtfs-ride", "as GTFS-ride", "board_alight.txt"
 
