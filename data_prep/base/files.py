@@ -259,4 +259,7 @@ def path_of(text: str) -> Path:
         return Path(text)
     if found[1] == "sqlite" and found[2]:
         return Path(text[found.end() :])
-    raise InputError(f"a URL of {found[1]}, expected a file, or a database as sqlite:///FILE")
+    raise InputError(
+        f"a URL of {found[1]}, expected a file, a database as sqlite:///FILE, or a .sql file with "
+        "-- postgresql://HOST/DATABASE in its first line and a query below"
+    )
