@@ -95,7 +95,8 @@ def test_the_forecaster_in_memory_gives_the_same_errors(backtest, town, tmp_path
     found = Forecaster("fedavg", **settings).backtest(town, **spans)
     for name, table in (("metrics", found.metrics), ("hours", found.hours)):
         written = pd.read_csv(tmp_path / f"{name}.csv", dtype={"client": str, "horizon": str})
-        pd.testing.assert_frame_equal(written[table.columns], table, check_dtype=False)
+        # Of rounded forecasts, hours are 1e-5 off.
+        pd.testing.assert_frame_equal(written[table.columns], table, check_dtype=False, rtol=1e-4)
 
 
 @pytest.mark.repeats
