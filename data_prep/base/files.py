@@ -249,7 +249,7 @@ def path_of(text: str) -> Path:
     """Return the path of a file; a database of SQLite may be given as a URL.
 
     Raises:
-        InputError: for another URL, of which the message repeats nothing that may be secret.
+        InputError: for another URL; the message repeats nothing of it that may be secret.
 
     >>> path_of("a.csv").name, path_of("sqlite:///counts.db").name
     ('a.csv', 'counts.db')

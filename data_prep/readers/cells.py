@@ -178,8 +178,8 @@ def _with_units(table: Table, options: TableOptions) -> Table:
         if table.kind != "wide" and not all(own.values()) and len(own) > 1:
             units_log.warning(
                 table.origin,
-                f"{options.units} is taken as the unit of {some(table.values)}; if that of one "
-                "only, write units into the names of columns, such as 'speed (km/h)'",
+                f"{options.units} is taken as the unit of {some(table.values)}; if only "
+                "one has it, write units into the names of columns, such as 'speed (km/h)'",
             )
     table, known = _converted(table, own, to), [f"{c}: {unit}" for c, unit in to.items() if unit]
     if table.kind == "wide":

@@ -1,4 +1,4 @@
-"""Leave out values that a column beside them marks as spoilt: unreliable, suspect, not observed."""
+"""Leave out values that another column marks as spoilt: unreliable, suspect, not observed."""
 
 from __future__ import annotations
 

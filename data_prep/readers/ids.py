@@ -191,7 +191,7 @@ def _distinguishing_together(table: Table, texts: Sequence[str]) -> tuple[str, .
 def _differ_at_each_time(table: Table, column: str) -> bool:
     """Return whether whole numbers are ids, as they differ at each time and are few.
 
-    As many values by chance would repeat at some time: one that stands in ten rows or more.
+    As many values by chance would repeat at some time: one that occurs in ten rows or more.
     """
     n_times, n_ids = n_known(table[table.time]), n_known(table[column])
     pairs = len(table) * (len(table) / max(1, n_times) - 1) / 2

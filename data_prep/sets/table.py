@@ -5,7 +5,7 @@
   `excel`, `.xlsx`; or several in a folder, a `.zip` or by a pattern.
 - Measurements of network elements (3GPP TS 32.435 and 32.401, Nokia's OMeS, VES events): a file or
   a folder of them, of one class of objects (`object_class`). Other formats of networks and roads
-  are those of `data_prep.readers.formats`, which `stforecast list formats` lists.
+  are classes of `data_prep.readers.formats`; `stforecast list formats` lists them.
 - Long: one row per (time, cell), one variable per value column. Wide: one column per cell. The time
   column of a wide table may be unnamed if it is the first, as `DataFrame.to_csv` writes it.
   Services: one column per service of a single cell, which is named like the file.

@@ -111,7 +111,7 @@ def above_its_experts() -> pd.Series:
     return 100 * (errors["fedlean"] / errors.drop(columns="fedlean").min(axis=1) - 1)
 
 
-# Beside all federated methods.
+# Compared with all federated methods.
 
 PLACES: dict[str, tuple[float, float, str]] = {
     "fedlean": (6, -3, "left"),

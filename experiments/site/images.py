@@ -117,13 +117,13 @@ def _flipped(row: Row) -> str:
 def claims_counted(benchmarks: Benchmarks) -> dict[str, int]:
     """Count the answers to a paper's claims, and those that a few more seeds might decide."""
     rows = [row for b in benchmarks.values() for row in b.tables.get("claims", []) if "of" in row]
-    told = Counter(row["answer"] for row in rows)
+    counts = Counter(row["answer"] for row in rows)
     soon = sum(row.get(TO_TELL, math.inf) <= GOAL for row in rows)
     return {
         "tests": len(rows),
-        "hold": told[HOLDS],
-        "fail": told[NOT],
-        "undecided": told[UNTOLD],
+        "hold": counts[HOLDS],
+        "fail": counts[NOT],
+        "undecided": counts[UNTOLD],
         "soon": soon,
     }
 

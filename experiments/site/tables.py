@@ -246,8 +246,8 @@ def holds(row: Row) -> bool:
 
 
 def _range(row: Row) -> str:
-    told = f"{100 * row[LOWEST]:.1f}–{100 * row[HIGHEST]:.1f}"
-    return f"**{told}**" if holds(row) else told
+    ends = f"{100 * row[LOWEST]:.1f}–{100 * row[HIGHEST]:.1f}"
+    return f"**{ends}**" if holds(row) else ends
 
 
 # Mixed precision.

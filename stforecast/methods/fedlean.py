@@ -43,7 +43,7 @@ days of training.
    the last days tell of its level, its amplitude and the time of day: levels shift, and roads and
    cells get busier or less so.
 6. Before the test part, the newest data are learnt, too (`refit`): the first round is repeated with
-   them, a few more rounds train f, and clients correct the maps anew.
+   them, a few more rounds train f, and clients correct the maps again.
 
 Where the run's `target` is a difference already, r is not added. A ridge regression of sums is that
 of Nikolaenko et al., "Privacy-Preserving Ridge Regression on Hundreds of Millions of Records", IEEE

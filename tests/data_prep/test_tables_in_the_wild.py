@@ -481,7 +481,7 @@ def test_speeds_of_0_are_said_before_their_mean_hides_them(table, caplog):
 def test_one_unit_of_several_services_is_said(table, caplog):
     columns = {"time": HOURS, "cell": "a", "flow": 1.0, "speed": 99.0}
     read(table(columns), units="km/h")
-    assert "km/h is taken as the unit of flow, speed; if that of one only, write" in caplog.text
+    assert "km/h is taken as the unit of flow, speed; if only one has it, write" in caplog.text
     caplog.clear()
     read(table(columns), units="km/h", values="speed")
     assert "is taken as the unit" not in caplog.text
