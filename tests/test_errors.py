@@ -123,7 +123,7 @@ def _without_parameters(names):
 def test_an_error_is_worded_for_python_and_for_the_command():
     words = Words("give {service:DL Traffic (GB)}, or {allow_gaps}", allow_gaps=True)
     error = InputError("run: ", InputError("town.nc: ", words))
-    outer = pickle.loads(pickle.dumps(error))  # noqa: S301, as between the processes of a run
+    outer = pickle.loads(pickle.dumps(error))
     assert str(outer) == "run: town.nc: give service='DL Traffic (GB)', or allow_gaps=True"
     assert outer.typed == "run: town.nc: give --service 'DL Traffic (GB)', or --allow-gaps"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -297,7 +297,7 @@ def method_for_images(
     """Build the configured method with a new model for images of a shape."""
     model = MODELS[config.run.model]
     population = Population(
-        lambda: model(shape, n_classes, config.model_options),
+        partial(model, shape, n_classes, config.model_options),
         config.run.seed,
         config.training.mixed_precision,
     )

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -328,7 +329,7 @@ def build_population(config: Config, clients: Sequence[Cells]) -> Population:
     def of(cells: Cells, own: Mapping[str, Tensor] | None = None) -> Population:
         held = None if config.clients == "cell" else cells
         return Population(
-            lambda: build_model(name, outputs, config.model_options, held),
+            partial(build_model, name, outputs, config.model_options, held),
             run.seed, config.training.mixed_precision, own,
         )  # fmt: skip
 

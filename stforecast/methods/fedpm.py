@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -148,7 +149,7 @@ class FedPM(Method):
             )
         self.n_readings = window.n_inputs - window.n_known
         self.size = self.population.model.token_size or feature_width(self.population)
-        self.level = Network("level.", lambda: level_network(self.n_readings))
+        self.level = Network("level.", partial(level_network, self.n_readings))
         self.personal = self.options.align == "similar" and self.options.fill == "personal"
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:

@@ -78,7 +78,7 @@ def test_files_are_read_as_xarray_reads_them(tmp_path):
 def test_open_cubes_go_to_other_processes_and_close(tmp_path):
     path = write_cube(small_cube(), tmp_path / "cube.nc")
     with open_cube(path) as ds:
-        sent = pickle.loads(pickle.dumps(ds))  # noqa: S301  what was dumped here
+        sent = pickle.loads(pickle.dumps(ds))
         xr.testing.assert_identical(sent.load(), small_cube())
         del sent
     with h5py.File(path, "r+") as file:  # Refused while it is open elsewhere in this process.

@@ -1,9 +1,15 @@
+import copy
+import pickle
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 
 from stforecast.federated.core.layers import ClientLinear
-from stforecast.federated.core.population import PerClient, Population, SplitModel
+from stforecast.federated.core.population import Network, PerClient, Population, SplitModel
 
 CLIENTS = 3
 
@@ -173,3 +179,56 @@ def test_mixed_precision_multiplies_in_bfloat16_and_keeps_the_rest():
     torch.testing.assert_close(features, expected, rtol=2**-7, atol=2**-7)
     mixed.decode(params, features).sum().backward()
     assert {p.grad.dtype for p in params.values()} == {torch.float32}
+
+
+class Slow(ClientLinear):
+    """A layer during which other threads run."""
+
+    def forward(self, x):
+        time.sleep(0.002)
+        return super().forward(x)
+
+
+def slow_model():
+    return SplitModel(Slow(2, 2), ClientLinear(2, 1))
+
+
+@pytest.mark.parametrize("copied", [lambda p: p, copy.copy, copy.deepcopy])
+def test_threads_that_share_a_population_get_their_own_results(copied):
+    population, x = Population(slow_model), torch.ones(1, 1, 2)
+    params = [
+        {name: torch.full_like(t, value) for name, t in population.parameters(1).items()}
+        for value in range(8)
+    ]
+    pair = population, copied(population)
+    with ThreadPoolExecutor(8) as pool:
+        found = pool.map(lambda i: pair[i % 2].encode(params[i], x), range(8))
+    for value, features in enumerate(found):
+        assert features.tolist() == [[[3 * value] * 2]]
+
+
+def test_threads_that_share_a_network_get_their_own_results():
+    network, x = Network("net.", partial(Slow, 2, 2), nn.ReLU), torch.ones(1, 1, 2)
+    tensors = [
+        {name: torch.full_like(t, value) for name, t in network.initial(1, 0)[0].items()}
+        for value in range(8)
+    ]
+    with ThreadPoolExecutor(8) as pool:
+        found = pool.map(lambda own: network(own, x, training=False), tensors)
+    for value, outputs in enumerate(found):
+        assert outputs.tolist() == [[[3 * value] * 2]]
+
+
+def test_a_pickled_population_draws_the_same_weights():
+    population = Population(slow_model)
+    pickled = pickle.loads(pickle.dumps(population))
+    drawn = population.parameters_drawn([1, 2])
+    for name, t in pickled.parameters_drawn([1, 2]).items():
+        assert torch.equal(t, drawn[name])
+
+
+def test_a_pickled_network_draws_the_same_weights():
+    network = Network("net.", partial(Slow, 2, 2), nn.ReLU)
+    drawn, _ = network.initial(2, 5)
+    for name, t in pickle.loads(pickle.dumps(network)).initial(2, 5)[0].items():
+        assert torch.equal(t, drawn[name])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pickle
 
 import numpy as np
 import pandas as pd
@@ -9,8 +10,9 @@ import pytest
 import torch
 
 from data_prep.base.errors import InputError
+from vision.backbones.load import TINY as BACKBONE
 from vision.config import resolve, sections
-from vision.learner import Learner
+from vision.learner import Learner, method_for_images
 from vision.methods import METHODS
 from vision.models import MODELS
 from vision.partition import PARTITIONS
@@ -156,6 +158,16 @@ def test_no_two_sections_share_a_name():
                 types = sections(method, model, partition)
                 names = [f.name for t in types.values() for f in dataclasses.fields(t)]
                 assert len(names) == len(set(names)), (method, model, partition)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_can_be_pickled(name):
+    frozen = METHODS[name].defaults.get("model") == "vit"
+    config = resolve(
+        name, **({"backbone": BACKBONE, "input_size": 8} if frozen else {"channels": 4})
+    )
+    method = method_for_images(config, (1, 8, 8), 3)
+    assert type(pickle.loads(pickle.dumps(method))) is METHODS[name]
 
 
 @pytest.mark.quick(2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch.nn import functional as F
 
 from data_prep.base.errors import InputError, reading
 from data_prep.base.files import atomic_path
+from stforecast.federated.core.population import PicklableLock
 from vision.backbones.vit import ViT
 
 DIGEST = 16
@@ -41,7 +41,7 @@ class FeatureCache:
         self._record = np.dtype([("digest", f"V{DIGEST}"), ("feature", "<f4", (width,))])
         self._folder, self._limit = folder, limit
         self._rows: dict[bytes, Tensor] = {}
-        self._lock = threading.Lock()
+        self._lock = PicklableLock()
         for path in sorted(folder.glob("*.npy")) if folder else ():
             self._read(path)
 

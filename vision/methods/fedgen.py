@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
@@ -92,11 +93,9 @@ class FedGen(FedAvg):
         o, n, width = self.options, self.task.n_keys, feature_width(self.population)
         self.generator = Network(
             "generator.",
-            lambda: nn.Sequential(
-                NormedLinear(o.noise_width + n, o.hidden),
-                nn.ReLU(),
-                ClientLinear(o.hidden, width),
-            ),
+            partial(NormedLinear, o.noise_width + n, o.hidden),
+            nn.ReLU,
+            partial(ClientLinear, o.hidden, width),
         )
         self.server_training = Training(lr=o.server_lr, optimizer="adam")
 

@@ -37,6 +37,7 @@ real samples.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import exp
 
 import torch
@@ -95,13 +96,16 @@ class FRAug(FedAvg):
         self.noise = noise = self.options.noise_width or max(1, d // 2)
         self.generator = Network(
             "generator.",
-            lambda: nn.Sequential(
-                NormedLinear(noise + n, d), nn.ReLU(), NormedLinear(d, d), nn.ReLU()
-            ),
+            partial(NormedLinear, noise + n, d),
+            nn.ReLU,
+            partial(NormedLinear, d, d),
+            nn.ReLU,
         )
         self.transform = Network(
             "transform.",
-            lambda: nn.Sequential(NormedLinear(d + n, noise), nn.ReLU(), NormedLinear(noise, d)),
+            partial(NormedLinear, d + n, noise),
+            nn.ReLU,
+            partial(NormedLinear, noise, d),
         )
 
     def shares(self, name: str) -> bool:

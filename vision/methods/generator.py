@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -181,12 +182,10 @@ class DataFreeFedAvg(FedAvg):
         width = self.backbone.width
         self.generator = Network(
             "generator.",
-            lambda: nn.Sequential(
-                NormedLinear(o.noise_width, o.hidden),
-                nn.LeakyReLU(0.2),
-                ClientLinear(o.hidden, width),
-                nn.LayerNorm(width, elementwise_affine=False),
-            ),
+            partial(NormedLinear, o.noise_width, o.hidden),
+            partial(nn.LeakyReLU, 0.2),
+            partial(ClientLinear, o.hidden, width),
+            partial(nn.LayerNorm, width, elementwise_affine=False),
         )
 
     def learned(self, server: Params, random: torch.Generator) -> Params:

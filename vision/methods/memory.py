@@ -18,6 +18,7 @@ a negative gradient at the last layer's bias, p - y.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -115,7 +116,9 @@ def encoding_network(width: int, n_classes: int) -> Network:
     """Build the network whose gradients represent features of this width."""
     return Network(
         ENCODING,
-        lambda: nn.Sequential(ClientLinear(width, 1), nn.Sigmoid(), ClientLinear(1, n_classes)),
+        partial(ClientLinear, width, 1),
+        nn.Sigmoid,
+        partial(ClientLinear, 1, n_classes),
     )
 
 

@@ -289,7 +289,7 @@ def _steps(layers: list[nn.Module]) -> list[Step] | None:
     start = next((i for i, m in enumerate(layers) if not getattr(m, "any_shape", False)), 0)
     if not layers or not isinstance(layers[start], nn.Conv2d):
         return None
-    steps: list[Step] = [*layers[:start], lambda x: x.movedim(2, -1)]
+    steps: list[Step] = [*layers[:start], partial(torch.movedim, source=2, destination=-1)]
     flat, pooled, halves = False, False, repr(nn.MaxPool2d(2))
     for layer, after in zip(layers[start:], [*layers[start + 1 :], None], strict=True):
         if pooled:
@@ -322,7 +322,7 @@ def _step(layer: nn.Module, *, flat: bool) -> Step | None:
     if isinstance(layer, nn.GroupNorm):
         return partial(_group_norm, layer)
     whole = isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) == (1, -1)
-    return (lambda x: _channels_first(x).flatten(2)) if whole else None
+    return _flat if whole else None
 
 
 def _convolution(layer: nn.Conv2d, x: Tensor) -> Tensor:
@@ -376,6 +376,10 @@ def _rows(clients: int, *tensors: Tensor | None) -> list[tuple[Any, ...]]:
 
 def _channels_first(x: Tensor) -> Tensor:
     return x.movedim(-1, 2)
+
+
+def _flat(x: Tensor) -> Tensor:
+    return _channels_first(x).flatten(2)
 
 
 def _channels_last(images: Sequence[Tensor]) -> Tensor:

@@ -11,6 +11,7 @@ separate prefix in the state of the clients or of the server.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar
@@ -91,6 +92,22 @@ class SplitModel(nn.Module):
         self.head = head
 
 
+class PicklableLock:
+    """A lock for a module whose tensors are replaced during a call; a copy has its own lock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def __reduce__(self) -> tuple[type[PicklableLock], tuple[()]]:
+        return PicklableLock, ()
+
+
 class Population:
     """Runs one model with the parameters of many clients.
 
@@ -120,6 +137,7 @@ class Population:
     ) -> None:
         self.own = dict(own or {})
         self.mixed, self._build = mixed_precision == "bf16", build
+        self._in_use = PicklableLock()
         with seeded(seed):
             self.model = build().requires_grad_(False)
         self._looped = tuple(
@@ -185,19 +203,20 @@ class Population:
         This does the same as `functional_call`, whose overhead exceeds the time of a small model.
         """
         slots = self._slots[part]
-        own = [table[key] for table, key, _ in slots]
-        try:
-            for table, key, name in slots:
-                table[key] = params[name]
-            if self.mixed:
-                with torch.autocast(x.device.type, torch.bfloat16):
-                    result: Tensor = module(x).float()
-            else:
-                result = module(x)
-            return result
-        finally:
-            for (table, key, _), t in zip(slots, own, strict=True):
-                table[key] = t
+        with self._in_use:
+            own = [table[key] for table, key, _ in slots]
+            try:
+                for table, key, name in slots:
+                    table[key] = params[name]
+                if self.mixed:
+                    with torch.autocast(x.device.type, torch.bfloat16):
+                        result: Tensor = module(x).float()
+                else:
+                    result = module(x)
+                return result
+            finally:
+                for (table, key, _), t in zip(slots, own, strict=True):
+                    table[key] = t
 
     @property
     def dropout(self) -> ClientDropout | None:
@@ -280,23 +299,26 @@ class Network:
 
     Args:
         prefix: prefix of the names of its tensors, e.g. `generator.`.
-        build: function that builds it with client axes of length 1.
+        layers: functions that build its layers with client axes of length 1; they can be pickled,
+            such as `partial(ClientLinear, 8, 2)`.
 
     Attributes:
         parameters: names of the trainable tensors.
         buffers: names of the running statistics.
     """
 
-    def __init__(self, prefix: str, build: Callable[[], nn.Module]) -> None:
-        self.prefix, self._build = prefix, build
-        self._net = self._seeded(0)
+    def __init__(self, prefix: str, *layers: Callable[[], nn.Module]) -> None:
+        self.prefix, self._layers = prefix, layers
+        self._net, self._in_use = self._seeded(0), PicklableLock()
         self._dropouts = [m for m in self._net.modules() if isinstance(m, ClientDropout)]
         self.parameters = [prefix + name for name, _ in self._net.named_parameters()]
         self.buffers = [prefix + name for name, _ in self._net.named_buffers()]
 
     def _seeded(self, seed: int) -> nn.Module:
         with seeded(seed):
-            return self._build().requires_grad_(False)
+            layers = [build() for build in self._layers]
+        net = layers[0] if len(layers) == 1 else nn.Sequential(*layers)
+        return net.requires_grad_(False)
 
     def initial(
         self, n: int, seed: int, device: torch.device | str = "cpu"
@@ -324,11 +346,11 @@ class Network:
                 and dropout drops units.
             generators: those of the clients, from which dropout draws.
         """
-        self._net.train(training)
         own = {
             name.removeprefix(self.prefix): tensors[name]
             for name in (*self.parameters, *self.buffers)
         }
-        with _drawing(self._dropouts, generators):
+        with self._in_use, _drawing(self._dropouts, generators):
+            self._net.train(training)
             result: Tensor = functional_call(self._net, own, (x,), strict=True)
         return result

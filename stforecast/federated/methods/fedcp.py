@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from pydantic import NonNegativeFloat
@@ -83,7 +84,9 @@ class FedCP(FedAvg):
         self.width = d = feature_width(self.population)
         self.policy = Network(
             "policy.",
-            lambda: nn.Sequential(ClientLinear(d, 2 * d), ClientLayerNorm(2 * d), nn.ReLU()),
+            partial(ClientLinear, d, 2 * d),
+            partial(ClientLayerNorm, 2 * d),
+            nn.ReLU,
         )
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:

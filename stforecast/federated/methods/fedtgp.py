@@ -35,6 +35,7 @@ and 10).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
@@ -95,7 +96,7 @@ class FedTGP(Method):
         """Build the server's network."""
         self.width = d = feature_width(self.population)
         self.network = Network(
-            NETWORK, lambda: nn.Sequential(ClientLinear(d, d), nn.ReLU(), ClientLinear(d, d))
+            NETWORK, partial(ClientLinear, d, d), nn.ReLU, partial(ClientLinear, d, d)
         )
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:

@@ -39,6 +39,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from pydantic import NonNegativeFloat
@@ -91,9 +92,7 @@ class GPFL(FedPer):
         """Build both networks of the guides."""
         self.width = d = feature_width(self.population)
         self.gamma, self.beta = (
-            Network(
-                prefix, lambda: nn.Sequential(ClientLinear(d, d), nn.ReLU(), ClientLayerNorm(d))
-            )
+            Network(prefix, partial(ClientLinear, d, d), nn.ReLU, partial(ClientLayerNorm, d))
             for prefix in ("gamma.", "beta.")
         )
         self.guides = [EMBEDDINGS, *self.gamma.parameters, *self.beta.parameters]

@@ -1,4 +1,5 @@
 import dataclasses
+import pickle
 
 import numpy as np
 import pytest
@@ -6,6 +7,7 @@ import pytest
 from data_prep.base.errors import InputError
 from stforecast.baselines import BASELINES
 from stforecast.forecasting.config import resolve, sections
+from stforecast.forecasting.trained_method import build_method
 from stforecast.methods import METHODS
 from stforecast.models import MODELS
 
@@ -33,6 +35,12 @@ def test_no_two_sections_share_a_name(method):
         names = [f.name for t in sections(method, model).values() for f in dataclasses.fields(t)]
         assert len(names) == len(set(names)), model
         assert "method" not in names
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_can_be_pickled(method):
+    built = build_method(resolve(method, calendar="none", periods=1, period=24, extra_lags=""))
+    assert type(pickle.loads(pickle.dumps(built))) is METHODS[method]
 
 
 def test_reference_forecasters_are_not_federated():

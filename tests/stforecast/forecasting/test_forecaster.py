@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+import pickle
 
 import numpy as np
 import pandas as pd
@@ -43,6 +44,16 @@ def test_a_loaded_forecaster_predicts_bit_for_bit_what_the_saved_one_does(
         loaded.predict(table, 5), forecaster.predict(table, 5), check_exact=True
     )
     assert loaded.config == forecaster.config
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_pickled_forecaster_keeps_its_model_and_its_errors(fitted, method, table):
+    forecaster = fitted(method)
+    pickled = pickle.loads(pickle.dumps(forecaster))
+    pd.testing.assert_frame_equal(
+        pickled.predict(table, 5), forecaster.predict(table, 5), check_exact=True
+    )
+    pd.testing.assert_frame_equal(pickled.evaluate(), forecaster.evaluate(), check_exact=True)
 
 
 def test_a_loaded_forecaster_saves_the_same_bytes(fitted, tmp_path):
