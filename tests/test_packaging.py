@@ -88,6 +88,17 @@ def test_the_source_distribution_holds_all_that_its_tests_and_documents_need(bui
     assert left_out == {".dockerignore", ".github/workflows/test.yml", ".gitignore"}
 
 
+@pytest.mark.slow
+def test_type_checkers_see_an_editable_install(built, tmp_path):
+    """They follow a path in a `.pth` file, but not an import hook."""
+    *_, copy = built
+    build = f"from setuptools.build_meta import build_editable as b; b({str(tmp_path)!r})"
+    call(sys.executable, "-c", build, cwd=copy)
+    (wheel,) = map(zipfile.ZipFile, tmp_path.glob("*.whl"))
+    (path,) = (name for name in wheel.namelist() if ".dist-info/" not in name)
+    assert wheel.read(path).decode().strip() == str(copy)
+
+
 @pytest.mark.parametrize(
     ("subject", "accepted"),
     [("Refuse cubes without a unit", True), ("Refuse cubes.", False), ("x" * 73, False)],
