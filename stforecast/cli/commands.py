@@ -290,15 +290,15 @@ def _plot_command(
     """Return a command with the function's keyword-only parameters as options."""
 
     def command(runs: tuple[Any, ...], out: Any, **given: Any) -> None:
-        from stforecast.bench.drawing import FORMATS, check_width, save_figure
+        from stforecast.bench.drawing import FORMATS, save_figure
         from stforecast.bench.figures import dates_tested
         from stforecast.federated.runs.run_folder import is_finished
         from stforecast.plots.excerpt import part_note
 
         options.check_ending(out, *FORMATS)
-        check_width(given.get("width", 1))
         found = find(runs, **{str(o.name): given.pop(str(o.name)) for o in further})
-        shown = part_note(*map(given.get, ("cells", "start", "end")))
+        part = map(given.get, ("cells", "start", "end"))  # An own figure's may be no texts.
+        shown = part_note(*(text if isinstance(text, str) else None for text in part))
         note = "; ".join(filter(None, [dates_tested(found), shown]))
         click.echo(save_figure(draw(found, **given), out, note))
         if all(is_finished(run.folder) for run in found):

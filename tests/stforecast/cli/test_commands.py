@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import click
+import matplotlib.pyplot as plt
 import pytest
 from click.testing import CliRunner
 
 from data_prep.base.errors import InputError
-from stforecast.cli.commands import CONFIG, command
+from data_prep.base.registry import Found, Registry
+from stforecast.cli.commands import CONFIG, command, make_plot_group
 
 
 @command(CONFIG, flags={"first": "first-client", "nodes": "node"})
@@ -66,3 +68,27 @@ def test_what_cannot_be_used_is_named(said, text, message):
 def test_click_checks_values(said):
     assert "'x' is not a valid integer" in said('data = "b.nc"\nfirst_client = "x"')
     assert "Missing option '--data'" in said("first_client = 3")
+
+
+def test_an_own_figure_may_name_its_parameters_as_it_likes(make_run, tmp_path, monkeypatch):
+    given = {}
+
+    def counted(runs, *, cells: int = 3, start: float = 0.0, width: int = 5):
+        """Draw some cells of runs.
+
+        Args:
+            cells: how many to draw.
+            start: start of the axis.
+            width: number of points.
+        """
+        given.update(cells=cells, start=start, width=width)
+        return plt.figure()
+
+    plots = Registry("figure", is_entry=callable, group="of no package")
+    monkeypatch.setattr(plots, "found", lambda: {"counted": Found(counted, "here")})
+    group = make_plot_group("Draw.", plots, lambda runs: [make_run()], "run")
+    words = ["counted", str(tmp_path), "--cells", "4", "--from", "2", "--width", "500"]
+    out = tmp_path / "counted.svg"
+    done = CliRunner().invoke(group, [*words, "--out", str(out)], catch_exceptions=False)
+    assert (done.exit_code, given) == (0, {"cells": 4, "start": 2.0, "width": 500})
+    assert out.exists()
