@@ -102,6 +102,13 @@ def metrics_list() -> Listing:
     return Listing([NameTable(["metric", "what it is"], rows)], note)
 
 
+def plots_list() -> Listing:
+    """List all figures of `stforecast plot`."""
+    from stforecast.plots import PLOTS
+
+    return Listing([NameTable(["figure", "what it shows"], titles(PLOTS))])
+
+
 def splits_list() -> Listing:
     """List all forms of `--split`."""
     from stforecast.data.splits import SPLITS
@@ -134,6 +141,7 @@ LISTS: dict[str, Callable[[], Listing]] = {
     "formats": formats_list,
     "models": models_list,
     "metrics": metrics_list,
+    "plots": plots_list,
     "splits": splits_list,
     "benchmarks": benchmarks_list,
 }

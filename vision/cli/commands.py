@@ -235,6 +235,7 @@ def _names(kind: str) -> Listing:
         "data set": lambda: titles(DATASETS),
         "partition": lambda: titles(PARTITIONS) + titles(STREAMS),
         "model": lambda: summaries(MODELS),
+        "figure": lambda: titles(PLOTS),
     }
     about = "what it does" if kind == "method" else "what it is"
     return Listing([NameTable([kind, about], rows[kind]())])
@@ -245,6 +246,7 @@ IMAGE_LISTS: dict[str, Callable[[], Listing]] = {
     "data": partial(_names, "data set"),
     "partitions": partial(_names, "partition"),
     "models": partial(_names, "model"),
+    "plots": partial(_names, "figure"),
 }
 """Lists of `stforecast vision list`, by name."""
 

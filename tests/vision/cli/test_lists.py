@@ -10,11 +10,13 @@ from stforecast.data.splits import SPLITS
 from stforecast.methods import METHODS
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 from stforecast.models import MODELS
+from stforecast.plots import PLOTS
 from vision.cli.commands import IMAGE_LISTS, image_methods_table
 from vision.datasets import DATASETS
 from vision.methods import METHODS as IMAGE_METHODS
 from vision.models import MODELS as IMAGE_MODELS
 from vision.partition import PARTITIONS
+from vision.plots import PLOTS as IMAGE_PLOTS
 from vision.streams import STREAMS
 
 
@@ -30,11 +32,13 @@ def first_words(text):
         (LISTS, "formats", FORMATS),
         (LISTS, "models", MODELS),
         (LISTS, "metrics", [*METRICS, *INTERVAL_METRICS]),
+        (LISTS, "plots", PLOTS),
         (LISTS, "splits", SPLITS),
         (IMAGE_LISTS, "methods", IMAGE_METHODS),
         (IMAGE_LISTS, "data", DATASETS),
         (IMAGE_LISTS, "partitions", [*PARTITIONS, *STREAMS]),
         (IMAGE_LISTS, "models", IMAGE_MODELS),
+        (IMAGE_LISTS, "plots", IMAGE_PLOTS),
     ],
 )
 def test_lists_name_everything_and_fit_a_hundred_columns(lists, what, names):
