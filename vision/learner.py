@@ -7,15 +7,16 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
-from data_prep.base.errors import InputError, choose
+from data_prep.base.errors import InputError, choose, reading
 from data_prep.base.limits import check_size
+from stforecast.bench.progress import rounds_bar
 from stforecast.federated.core.data import ClientData, Stream
 from stforecast.federated.core.method import Method, predictions_of
 from stforecast.federated.core.population import Population
@@ -38,6 +39,9 @@ from vision.task import Classification, among_own_classes, stacked_images
 DESCRIPTION = "learner.json"
 """File with the settings and shapes of a saved learner."""
 
+ROUNDS = "rounds.csv"
+"""File with the rounds of a run."""
+
 
 class Learner:
     """Image classifier that is trained with a federated method.
@@ -50,7 +54,6 @@ class Learner:
         config: all settings, resolved.
         images: the clients' images; set by `fit`.
         partition: the images of each client (and stage); set by `fit`.
-        rounds_: one row per round: losses, bytes, seconds, and accuracy by model and mask.
         stages_: for a task stream, correct predictions by stage and client; else None.
         counts_: correct predictions of the last round, by model, client, domain and class.
         judged_: for each judged model, whether clients predict with their `own` after local
@@ -68,9 +71,11 @@ class Learner:
     """
 
     def __init__(self, method: str = "pfpl", **settings: Any) -> None:
+        self._given = {"method": method, **settings}
         self.config: ImageConfig = resolve(method, **settings)
         check_read(method, settings)
-        self.rounds_ = pd.DataFrame()
+        self._rounds = pd.DataFrame()
+        self._rounds_file: Path | None = None
         self.stages_: pd.DataFrame | None = None
         self._state: State | None = None
         self._method: Method | None = None
@@ -81,18 +86,34 @@ class Learner:
         """Return a learner of all recorded settings; a method may read only some."""
         return cls(**read_by(settings["method"], settings))
 
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the method and the settings that were given, for scikit-learn's `clone`."""
+        return dict(self._given)
+
+    def set_params(self, **settings: Any) -> Self:
+        """Change settings; the learner is then to be fitted again.
+
+        Raises:
+            InputError: for an unknown method, setting or value.
+        """
+        type(self).__init__(self, **{**self._given, **settings})
+        return self
+
     def fit(
         self,
         images: ImageSet | None = None,
         after_round: Callable[[RoundReport], None] | None = None,
         checkpointer: Checkpointer | None = None,
+        *,
+        progress: bool | None = None,
     ) -> Learner:
         """Divide the images among clients and train.
 
         Args:
             images: a set in memory; by default the one named in the settings.
-            after_round: called with each round's report, e.g. to draw a progress bar.
+            after_round: called with each round's report, in place of a progress bar.
             checkpointer: writes checkpoints and resumes from the newest one.
+            progress: whether to show a bar of the rounds; by default in terminals and notebooks.
 
         Raises:
             InputError: if files are missing or damaged or the partition is impossible.
@@ -122,16 +143,17 @@ class Learner:
 
         def each_round(report: RoundReport) -> None:
             evaluator(report)
-            if after_round:
-                after_round(report)
+            (after_round or moved)(report)
 
-        if checkpointer:
-            checkpointer.note_data(*self.images.identity())
-            checkpointer.run(federation, each_round, evaluator)
-        else:
-            federation.run(each_round)
+        shown = progress if after_round is None else False
+        with rounds_bar(self.config.total_rounds, progress=shown, keep=False) as moved:
+            if checkpointer:
+                checkpointer.note_data(*self.images.identity())
+                checkpointer.run(federation, each_round, evaluator)
+            else:
+                federation.run(each_round)
         self._state = federation.ready()
-        self.rounds_, self.stages_ = evaluator.table(), evaluator.stages()
+        self._rounds, self.stages_ = evaluator.table(), evaluator.stages()
         self.counts_ = evaluator.counts
         self.judged_ = {model.name: model.way or "" for model in evaluator.models}
         return self
@@ -145,9 +167,20 @@ class Learner:
         self._method, self._state, self._of_node = method, state, True
         self.images, self.counts_ = images, counts
         models = [(view, mask) for view in counts.views for mask in counts.masks]
-        self.rounds_ = pd.DataFrame([{column(*m): counts.accuracy(*m) for m in models}])
+        self._rounds = pd.DataFrame([{column(*m): counts.accuracy(*m) for m in models}])
         self._describe(images)
         return self
+
+    @property
+    def rounds_(self) -> pd.DataFrame:
+        """One row per round: losses, bytes, seconds, and accuracy by model and mask.
+
+        Those of a loaded learner are its run's; a folder of `save` has none.
+        """
+        if self._rounds_file:
+            with reading(self._rounds_file, "as a table of rounds", "run it again"):
+                return pd.read_csv(self._rounds_file)
+        return self._rounds
 
     def _describe(self, images: ImageSet) -> None:
         channels, height, width = images.images.shape[1:]
@@ -248,6 +281,7 @@ class Learner:
         Raises:
             InputError: if a file is missing, damaged or of another version; names the file.
         """
+        rounds = Path(folder) / ROUNDS
         folder, about, arrays = model_files.read_model(Path(folder), DESCRIPTION, "Learner.save")
         with model_files.restoring(folder):
             self = cls.recorded({**about["settings"], "device": device})
@@ -261,6 +295,7 @@ class Learner:
                 self._of_node, self._method = True, behind_link(self._method)
             model_files.check_shapes(self._method, arrays, len(self._state.clients))
             self.predict(torch.zeros(1, *self.shape, dtype=torch.uint8), 0)
+        self._rounds_file = rounds if rounds.exists() else None
         return self
 
 

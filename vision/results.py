@@ -38,7 +38,7 @@ from stforecast.federated.runs.unfinished_run import (
 from stforecast.federated.uploads.uplink import guarantee
 from vision.datasets.image_set import ALL, ImageSet
 from vision.evaluation import MASKS, STAGE_COLUMNS, TRAINED, column, last_best_mean, last_stage
-from vision.learner import Learner, load_images, prepared
+from vision.learner import ROUNDS, Learner, load_images, prepared
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class ImageRun(Run):
     def rounds(self) -> pd.DataFrame:
         """`rounds.csv`."""
         accuracies = [column(view, mask) for view in self.views for mask in self.masks]
-        return self.read_table("rounds.csv", (*ROUND_COLUMNS, *accuracies))
+        return self.read_table(ROUNDS, (*ROUND_COLUMNS, *accuracies))
 
     def partition(self) -> pd.DataFrame:
         """`partition.csv`."""
@@ -212,7 +212,7 @@ class UnfinishedImageRun(UnfinishedRun[ImageRun]):
         learner, out = self.learner, self.folder
         learner.save(out / "model")
         write_csv(metrics_table(learner), out / "metrics.csv")
-        write_csv(learner.rounds_, out / "rounds.csv")
+        write_csv(learner.rounds_, out / ROUNDS)
         write_csv(learner.partition.table(learner.images), out / "partition.csv")
         if learner.stages_ is not None:
             write_csv(learner.stages_, out / "stages.csv")

@@ -16,16 +16,18 @@ if TYPE_CHECKING:
 
 @contextmanager
 def rounds_bar(
-    rounds: int, *, progress: bool, label: str = "rounds", keep: bool = True
+    rounds: int, *, progress: bool | None, label: str = "rounds", keep: bool = True
 ) -> Iterator[Callable[[RoundReport], None]]:
     """Yield a function to call after each round, which moves the bar and shows the latest loss.
 
-    A finished bar stays on the screen with `keep`.
+    A finished bar stays on the screen with `keep`. Without a choice (`progress` None), terminals
+    and notebooks show one.
     """
-    from tqdm import tqdm  # slow to import, which short commands need not wait for
+    from tqdm.auto import tqdm  # slow to import, which short commands need not wait for
 
     begin, first = time.monotonic(), 0
-    with tqdm(total=rounds, desc=label, unit="round", disable=not progress, leave=keep) as bar:
+    hidden = None if progress is None else not progress
+    with tqdm(total=rounds, desc=label, unit="round", disable=hidden, leave=keep) as bar:
 
         def after_round(report: RoundReport) -> None:
             nonlocal begin, first

@@ -17,6 +17,7 @@ import xarray as xr
 from data_prep.base.errors import InputError, choose
 from data_prep.base.progress import doing, noting
 from data_prep.netcdf import dump_blocks
+from stforecast.bench.progress import rounds_bar
 from stforecast.data.cubes import Data, name_of
 from stforecast.data.events import is_event_table
 from stforecast.data.folds import FoldOptions, plan_folds
@@ -189,20 +190,22 @@ class Forecaster:
         checkpointer: Checkpointer | None = None,
         *,
         callbacks: Sequence[Callback] = (),
+        progress: bool | None = None,
     ) -> Self:
         """Train on the training part of `data` and select the model on its validation part.
 
         Args:
             data: as for `open_cube`: a cube, a table (time × cell), or the path of either.
-            after_round: called with each round's report, e.g. to draw a progress bar.
+            after_round: called with each round's report, in place of a progress bar.
             checkpointer: writes checkpoints of the training and resumes from the newest one.
             callbacks: such as those of `stforecast.tracking`, for TensorBoard and the like.
+            progress: whether to show a bar of the rounds; by default in terminals and notebooks.
 
         Raises:
             InputError: if the data cannot be used with these settings.
         """
         with counting_uploads() as self.sent_:
-            return self._fit(data, after_round, checkpointer, callbacks)
+            return self._fit(data, after_round, checkpointer, callbacks, progress)
 
     def _fit(
         self,
@@ -210,6 +213,7 @@ class Forecaster:
         after_round: Callable[[RoundReport], None] | None,
         checkpointer: Checkpointer | None,
         callbacks: Sequence[Callback],
+        progress: bool | None,
     ) -> Self:
         doing(f"reading {name_of(data)}")
         begin = time.perf_counter()
@@ -220,7 +224,10 @@ class Forecaster:
         doing(f"training {config.method}")
         for callback in callbacks:
             callback.begin({"data": prepared.series.name, **config.flat()})
-        fitted = fit(config, prepared, call_all(after_round, callbacks), checkpointer)
+        shown = progress if config.federated and after_round is None else False
+        with rounds_bar(config.total_rounds, progress=shown, keep=False) as moved:
+            after = call_all(after_round or moved, callbacks)
+            fitted = fit(config, prepared, after, checkpointer)
         config, prepared, predictors = fitted.config, fitted.data, fitted.predictors
         # A resumed run has trained its first rounds before.
         of_rounds = float(fitted.rounds["seconds"].sum()) if len(fitted.rounds) else 0.0
@@ -640,7 +647,7 @@ class Forecaster:
             asked["refit"] = "once"
 
         def tested(split: str) -> FoldResult:
-            fitted = Forecaster.recorded({**asked, "split": split}).fit(data)
+            fitted = Forecaster.recorded({**asked, "split": split}).fit(data, progress=False)
             return FoldResult(fitted.evaluate(), fitted.test_forecasts(), fitted.data_.parts())
 
         return run_folds(plan, tested, progress=progress)

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.base import clone
 
 from data_prep.base.errors import InputError
 from vision.backbones.load import TINY as BACKBONE
@@ -48,6 +49,26 @@ def test_a_loaded_learner_says_that_it_has_no_accuracy(learner, tmp_path):
     loaded = Learner.load(learner.save(tmp_path / "model"))
     with pytest.raises(InputError, match="a loaded learner has no accuracy"):
         loaded.accuracy()
+
+
+def test_a_learner_loaded_from_its_run_has_the_rounds(finished, tmp_path):
+    loaded = Learner.load(finished.folder)
+    pd.testing.assert_frame_equal(loaded.rounds_, finished.rounds(), check_dtype=False)
+    assert Learner.load(loaded.save(tmp_path)).rounds_.empty
+
+
+def test_scikit_learn_clones_a_learner(learner):
+    cloned = clone(learner)
+    assert cloned.config == learner.config
+    assert cloned.set_params(rounds=5).config.training.rounds == 5
+    with pytest.raises(InputError, match="not fitted"):
+        cloned.fitted()
+
+
+@pytest.mark.parametrize("progress", [True, False])
+def test_a_bar_of_rounds_is_shown_if_asked_for(progress, capsys):
+    Learner("fedavg", **TINY).fit(progress=progress)
+    assert ("0/2" in capsys.readouterr().err) is progress
 
 
 def test_predictions_are_the_accuracy(learner):

@@ -75,6 +75,12 @@ def test_what_predicting_does_not_need_is_not_saved(method, table, tiny, tmp_pat
     pd.testing.assert_frame_equal(loaded.predict(table), forecaster.predict(table))
 
 
+@pytest.mark.parametrize("progress", [True, False])
+def test_a_bar_of_rounds_is_shown_if_asked_for(progress, table, tiny, capsys):
+    Forecaster("fedavg", **read_by("fedavg", tiny)).fit(table, progress=progress)
+    assert ("rounds:" in capsys.readouterr().err) is progress
+
+
 def test_two_fits_with_one_seed_are_equal_and_another_seed_differs(fitted, table, tiny):
     first = fitted("solo").predict(table)
     pd.testing.assert_frame_equal(first, Forecaster("solo", **tiny).fit(table).predict(table))
