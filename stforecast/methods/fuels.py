@@ -20,6 +20,9 @@ If `batch_size` is less than the period's steps, the period is therefore divided
 minutes, six batches of 24 (`stforecast.data.profiles`). This departs from the paper; a batch size
 of the period's steps is the paper's, and hourly data with the default of 24 are not concerned.
 
+A client's divergence from itself is 0, so Eq. 9 as printed counts its own prototype among its
+positives. Here it is left out, as it would pull features to where they were a round before.
+
 The paper's clients are single cells. A client of several cells reads a period of all of them in a
 batch; its prototypes are means over its cells, and its contrast of hours is the mean of those
 within each cell, with one W.
