@@ -13,6 +13,7 @@ other.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -36,13 +37,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """The number of cells that one client holds, and the roads between them, if known.
+    """The number of cells that one client holds, and what else is known of them.
 
-    Roads are non-negative weights `(n, n)` from row to column.
+    Attributes:
+        n: number of cells.
+        adjacency: non-negative weights `(n, n)` of the roads from row to column.
+        model: the client's own model, for a federation of different ones; "" without a choice.
     """
 
     n: int = 1
     adjacency: np.ndarray | None = None
+    model: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,10 +57,12 @@ class Partition:
     Attributes:
         client_of: `(cells,)` number of each cell's client, from 0 without gaps.
         names: `(clients,)` names.
+        models: `(clients,)` models of a federation of different ones; empty without a choice.
     """
 
     client_of: np.ndarray
     names: tuple[str, ...]
+    models: tuple[str, ...] = ()
 
     @classmethod
     def from_labels(cls, labels: Sequence[Any] | np.ndarray) -> Partition:
@@ -93,9 +100,10 @@ class Partition:
 
     def of_clients(self, adjacency: np.ndarray | None) -> list[Cells]:
         """Return the cells of each client, with the roads `(cells, cells)` between them."""
+        models = self.models or ("",) * len(self)
         return [
-            Cells(len(own), None if adjacency is None else adjacency[np.ix_(own, own)])
-            for own in self.cells
+            Cells(len(own), None if adjacency is None else adjacency[np.ix_(own, own)], model)
+            for own, model in zip(self.cells, models, strict=True)
         ]
 
     def join(self, data: ClientData) -> ClientData:
@@ -194,12 +202,12 @@ def partition_cells(text: str, series: Series) -> Partition:
         rows, _, columns = numbers.partition("x")
         return Partition.from_labels(_tiles(series, int(rows), int(columns)))
     if text.endswith(".csv"):
-        return Partition.from_labels(_owners(Path(text), series))
+        return _owners(Path(text), series)
     return Partition.from_labels(_column(series, text))
 
 
-def _owners(path: Path, series: Series) -> list[str]:
-    """Read the client of each cell from a file with the columns `cell` and `client`."""
+def _owners(path: Path, series: Series) -> Partition:
+    """Read the client of each cell from a file with `cell`, `client` and, maybe, `model`."""
     remedy = "give a CSV file with a line cell,client and then one line for each cell"
     table = read_texts(path, "file of clients", ("cell", "client"), remedy)
     listed, cells = table["cell"], [str(cell) for cell in series.cells]
@@ -219,7 +227,18 @@ def _owners(path: Path, series: Series) -> list[str]:
             f"{path}: no line for {counted(len(absent), 'cell')} of {series.name}: "
             f"{some(absent)}; each cell belongs to a client"
         )
-    return _named([owners[cell] for cell in cells], cells, str(path))
+    partition = Partition.from_labels(_named([owners[cell] for cell in cells], cells, str(path)))
+    if "model" not in table:
+        return partition
+    chosen = table.groupby("client")["model"].unique()
+    for client, models in chosen.items():
+        if len(models) > 1 or "" in models:
+            found = " and ".join(map(repr, models))
+            raise InputError(
+                f"{path}: client {client} has the model {found}; name one in its lines"
+            )
+    models = tuple(str(chosen[name][0]) for name in partition.names)
+    return dataclasses.replace(partition, models=models)
 
 
 def _column(series: Series, name: str) -> list[str]:

@@ -50,6 +50,7 @@ from stforecast.forecasting.fit import Predictor, fit_baseline
 from stforecast.forecasting.model import FittedModel
 from stforecast.forecasting.trained_method import TrainedMethod, build_method, client_samples
 from stforecast.models import MODELS
+from stforecast.models.mixed import Mixed
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,8 @@ def _join(trained: TrainedMethod, data: PreparedSeries, ids: Tensor, rounds: int
             f"clients is {trained.config.clients!r}: only a model whose clients are single cells, "
             "or all cells in one, can be adapted; train again with the new cells"
         )
+    if trained.config.run.model == Mixed.name:
+        raise InputError("clients have different models; train again to choose the new cells' own")
     state, n_new = trained.snapshot, len(data.series.cells)
     n_old, method = len(state.clients), copy.copy(trained.method)
     method.training = dataclasses.replace(method.training, schedule="constant")

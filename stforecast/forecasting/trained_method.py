@@ -43,6 +43,7 @@ from stforecast.forecasting.task import ForecastTask, client_data
 from stforecast.methods import METHODS
 from stforecast.methods.mixing import EXPERTS, MixesForecasts
 from stforecast.models import build_model
+from stforecast.models.mixed import KIND, Mixed, check_shares_no_encoder
 
 BLOCK = 2**28
 """Bytes of the inputs, and of what a mixture holds, of forecasts that are made at a time.
@@ -313,7 +314,10 @@ def build_method(config: Config, clients: Sequence[Cells] = ()) -> Method:
     window = config.window
     task = ForecastTask(window.period, config.loss, window)
     population = build_population(config, clients or [Cells(1, np.zeros((1, 1)))])
-    return METHODS[config.method](population, task, config.training, config.method_options)
+    method = METHODS[config.method](population, task, config.training, config.method_options)
+    if isinstance(population.model, Mixed):
+        check_shares_no_encoder(method)
+    return method
 
 
 def build_population(config: Config, clients: Sequence[Cells]) -> Population:
@@ -335,6 +339,14 @@ def build_population(config: Config, clients: Sequence[Cells]) -> Population:
 
     largest = max(clients, key=lambda cells: cells.n)
     population = of(largest)
+    if isinstance(population.model, Mixed):
+        population.own = {KIND: population.model.kinds_of_clients(clients)}
+        return population
+    if largest.model:
+        raise InputError(
+            f"the file of clients has a column model, but the model of all is {name}; ",
+            Words("set {model:mixed} and {models}, or leave the column out"),
+        )
     prefixes = population.model.own
     if config.clients == "cell" or not prefixes:
         return population
@@ -386,8 +398,8 @@ def train(
 
 
 def cells_of_clients(config: Config, data: PreparedSeries) -> Sequence[Cells]:
-    """Return the cells of each client; none if each cell is a client."""
-    if config.clients == "cell":
+    """Return the cells of each client; none if each cell is a client with the same model."""
+    if config.clients == "cell" and config.run.model != Mixed.name:
         return ()
     return data.clients.of_clients(data.series.adjacency)
 

@@ -276,14 +276,17 @@ def _slots(model: nn.Module, prefix: str) -> list[tuple[dict[str, Any], str, str
 
 
 def feature_width(population: Population) -> int:
-    """Return the size d of the features that the model's head takes.
+    """Return the size d of the features that the model's head takes, see `width_of_head`."""
+    return width_of_head(population.model.head)
 
-    It is the `in_features` of the head, or of its first module that has them or is linear.
+
+def width_of_head(head: nn.Module) -> int:
+    """Return the `in_features` of a head, or of its first module that has them or is linear.
 
     Raises:
         InputError: if there is none.
     """
-    for module in population.model.head.modules():
+    for module in head.modules():
         if isinstance(module, ClientLinear):
             return module.weight.shape[1]
         if isinstance(width := getattr(module, "in_features", None), int):
