@@ -48,7 +48,7 @@ def image_section(name: str, rows: Sequence[ModelRow], reference: str | None) ->
         tables,
         charts,
         picture=_division(first),
-        data=DataSheet(_facts(first), None, {}),
+        data=DataSheet(_facts(first)),
         runs=runs_sheet(groups, _repeat),
     )
 
