@@ -48,10 +48,12 @@ def run_options(args: list[str]) -> dict[str, list[click.Option]]:
     return options.by_section(method, sections(method, model), made_for, titles)
 
 
-DATA = click.Option(["--data"], type=options.PATH, help="Cube written by prepare.  [required]")
-
-
-@command(DATA, options.RUN_FOLDER, options.JSON, sections=run_options)
+@command(
+    click.Option(["--data"], type=options.PATH, help="Cube written by prepare.  [required]"),
+    options.RUN_FOLDER,
+    options.JSON,
+    sections=run_options,
+)
 def run_command(
     ctx: click.Context,
     *,

@@ -99,15 +99,13 @@ def run_images_command(
     say_next("report", finished.folder, "--out", "report.html")
 
 
-NOT_ON_NODES = {"data", "images", "imbalance", "surrogate", "partition", "feature_cache"}
-NOT_ON_NODES |= {"workers", "cohort", "test_every", "checkpoint_every", "poll"}
-"""Options of a run that nodes do not read: each has its own images, and they are one client."""
-
-
 def _federation_options(args: list[str]) -> dict[str, list[click.Option]]:
     found = _run_options(args).items()
     sections = {title: each for title, each in found if not title.startswith("Partition")}
-    return with_server(sections, NOT_ON_NODES)
+    # Each node has its own images, and they are one client.
+    left_out = {"data", "images", "imbalance", "surrogate", "partition", "feature_cache"}
+    left_out |= {"workers", "cohort", "test_every", "checkpoint_every", "poll"}
+    return with_server(sections, left_out)
 
 
 @command(CONFIG, NODES, name="federate", sections=_federation_options)

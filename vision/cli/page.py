@@ -14,7 +14,7 @@ from stforecast.bench.run_groups import ALL, select
 from stforecast.report.section import Chart, Picture, Section, evenly, looks
 from stforecast.report.tables import DataSheet, Table, command_of, runs_sheet
 from vision.cli.compare import compared, compared_masks
-from vision.cli.tables import NOTE, accuracy_notes, accuracy_rows, kept_rows, stages_in_turn
+from vision.cli.tables import STAGES_NOTE, accuracy_notes, accuracy_rows, kept_rows, stages_in_turn
 from vision.comparison import ModelRow, shares_by_client
 from vision.config import defaults, resolve
 from vision.evaluation import MASKS
@@ -34,7 +34,9 @@ def image_section(name: str, rows: Sequence[ModelRow], reference: str | None) ->
     tables.append(Table("Accuracies in %, floats and seconds", accuracy_rows(rows), notes))
     in_turn = all(stages_in_turn(run) for row in rows for run in row.group.runs)
     if in_turn:
-        tables.append(Table("Accuracy and forgetting after each stage", kept_rows(rows), [NOTE]))
+        tables.append(
+            Table("Accuracy and forgetting after each stage", kept_rows(rows), [STAGES_NOTE])
+        )
     groups = list({row.group.name: row.group for row in rows}.values())
     first = groups[0].runs[0]
     place = places((row.name, row.group.runs[0].method) for row in rows)

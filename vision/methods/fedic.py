@@ -40,14 +40,12 @@ from data_prep.base.errors import InputError
 from stforecast.federated.core.declared import Needs, Upload
 from stforecast.federated.core.options import CheckedOptions, Share
 from stforecast.federated.core.population import feature_width
-from stforecast.federated.core.state import Clients, Participants, ServerState, generator
+from stforecast.federated.core.state import Clients, Participants, ServerState
 from stforecast.federated.core.tensors import Batch, Params, Payload, repeated
 from stforecast.federated.core.training import Optimizer, Training, zero_moments
 from stforecast.federated.methods.fedavg import FedAvg
+from vision.draws import Draw
 from vision.task import cross_entropy, kl_divergence
-
-SERVER = (0, 5)
-"""Key of the server's random generator, after the round."""
 
 TEACHER = "teacher/"
 """Prefix of the names of the teacher's parameters."""
@@ -118,7 +116,7 @@ class FEDIC(FedAvg):
         task: Any = self.task
         device = next(iter(average.values())).device
         images = {name: t.to(device) for name, t in task.surrogate.items()}
-        draw = _Draw(images, generator(int(server["seed"]), of.round, *SERVER))
+        draw = _Draw(images, Draw.FEDIC.generator(int(server["seed"]), of.round))
         self.population.train(False)
         features, logits = self.outputs(uploads, images["x"])
         with torch.enable_grad():

@@ -12,10 +12,10 @@ from data_prep.base.errors import InputError
 from stforecast.federated.core.state import generator
 from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.methods.fedavg import FedAvg
+from vision.draws import Draw
 from vision.methods.fedic import (
     DECAY,
     FEDIC,
-    SERVER,
     FEDICOptions,
     _Draw,
     distillation_loss,
@@ -137,7 +137,7 @@ def test_the_server_equals_plain_pytorch(fedic):
     f.run_round()
     models = [{n: t[i] for n, t in sent.items()} for i in range(3)]
     average = {n: (8 * t[0] + 12 * t[1] + 10 * t[2]) / 30 for n, t in sent.items()}
-    random = generator(1, 0, *SERVER)
+    random = Draw.FEDIC.generator(1, 0)
     o, images = f.method.options, f.method.task.surrogate
     student, teacher = server_round(models, average, teacher, images, o, random)
     server = f.state.server
