@@ -7,7 +7,7 @@ import gzip
 import json
 import math
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from data_prep.cube import services_of
 from data_prep.described import cube_facts, profile_facts
 from data_prep.description import describe_cube, profile
 from data_prep.readers.units import with_unit
+from stforecast.bench.kind import kind_of, usual_settings
 from stforecast.bench.run_groups import R, RunGroup
 from stforecast.bench.tables import number, versions_of
 from stforecast.comparison.rows import folds_of
@@ -215,13 +216,11 @@ class RunsSheet:
 
 def forecasts_sheet(groups: Sequence[RunGroup[ForecastRun]]) -> RunsSheet:
     """Describe the forecast runs of one task."""
-    return runs_sheet(groups, repeat_command, _dates(groups))
+    return runs_sheet(groups, _dates(groups))
 
 
-def runs_sheet(
-    groups: Sequence[RunGroup[R]], repeat: Callable[[R], str], dates: Table | None = None
-) -> RunsSheet:
-    """Describe the runs of one task, and the commands by which `repeat` makes them again."""
+def runs_sheet(groups: Sequence[RunGroup[R]], dates: Table | None = None) -> RunsSheet:
+    """Describe the runs of one task, and the commands that make them again."""
     rows: dict[str, dict[str, str]] = {}
     for group in groups:
         for name, value in group.runs[0].settings.items():
@@ -233,7 +232,7 @@ def runs_sheet(
     return RunsSheet(
         dates,
         Table("All settings, as given", [*rows.values()]),
-        {group.name: repeat(group.runs[0]) for group in groups},
+        {group.name: repeat_command(group.runs[0]) for group in groups},
         versions_of(run for group in groups for run in group.runs),
     )
 
@@ -251,22 +250,16 @@ def _dates(groups: Sequence[RunGroup[ForecastRun]]) -> Table:
     return Table("Dates, on the clock of the data", rows)
 
 
-def repeat_command(run: ForecastRun) -> str:
-    """Return the command that repeats a forecast run."""
-    from stforecast.forecasting.config import defaults, resolve  # imports torch
-
+def repeat_command(run: Run) -> str:
+    """Return the command that repeats a run, with the settings that are not the usual ones."""
     try:
-        model = defaults(run.method)["model"]
-        chosen = resolve(run.method, model=run.settings.get("model") or model)
-        usual = {**chosen.flat(), "model": model}
-    except InputError:  # It is not installed here.
+        usual, settings = usual_settings(run), kind_of(run.about).settings
+        own = settings.defaults(run.method)
+        usual |= {name: own[name] for name in settings.depends_on}
+    except InputError:  # Its method, or the like, is not installed here.
         usual = {}
-    return command_of(run, usual, "--data", str(data_of(run.about)))
-
-
-def command_of(run: Run, usual: Mapping[str, Any], *words_before: str) -> str:
-    """Return the command of a run, with the settings that are not the usual ones."""
-    words = [*run.command.split(), "--method", run.method, *words_before]
+    words = [*run.command.split(), "--method", run.method]
+    words += [] if "data" in run.settings else ["--data", str(data_of(run.about))]
     for name, value in run.settings.items():
         if name == "method" or value is None or (name in usual and usual[name] == value):
             continue
