@@ -119,10 +119,6 @@ def federate_images_command(
     out: Path | None = None,
     results: Path | None = None,
     nodes: tuple[str, ...],
-    secure_aggregation: bool = False,
-    plain_uploads: bool = False,
-    allow_disclosure: bool = False,
-    unsafe_open: bool = False,
     **settings: Any,
 ) -> None:
     """Write the Flower app of a federation of images, to be started with `flwr run`.
@@ -136,13 +132,6 @@ def federate_images_command(
         classes: names of all nodes' classes, such as cat,dog; a node may lack some.  [required]
         out: folder for the app.  [required]
         results: folder on the server for the results.  [required]
-        secure_aggregation: refuse settings with which the nodes' uploads cannot be masked. They
-            are masked wherever the method's server needs only sums, so that it learns no more.
-        plain_uploads: do not mask uploads, so that the server sees what each node sends.
-        allow_disclosure: write a run also if two parties take part and each can compute the
-            other's data.
-        unsafe_open: run although strangers can run apps at the server's address; see
-            stforecast federate serve.
     """
     options.check_given(ctx, "classes")
     assert classes is not None
@@ -151,9 +140,9 @@ def federate_images_command(
 
     shared = shared_settings(ctx, settings, nodes)
     check_read(method, options.given(ctx, settings))
-    shared |= {"unsafe_open": unsafe_open, "classes": parse_classes(classes)}
     found = resolve(method, **settings, clients=clients)
-    write_federation(ctx, out, ImageFederation(found, **shared))
+    federation = ImageFederation(found, **shared, classes=parse_classes(classes))
+    write_federation(ctx, out, federation)
 
 
 def _divide_options(args: list[str]) -> dict[str, list[click.Option]]:
