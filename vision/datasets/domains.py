@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
-from typing import Any
 
 from data_prep.base.errors import InputError, reading
 from data_prep.base.limits import read_bounded
@@ -42,15 +41,13 @@ class DomainFolders:
         """Return the listed reader of the set."""
         name = sheet.__name__.replace("_", "-")
 
-        def read(
-            root: Path, *, size: int | None = None, test_share: float = 0.2, seed: int = 0
-        ) -> ImageSet:
-            return self._read(name, root, size=size, test_share=test_share, seed=seed)
+        def read(root: Path, *, size: int | None = None) -> ImageSet:
+            return self._read(name, root, size)
 
         read.__name__, read.__doc__ = sheet.__name__, sheet.__doc__
         return listed(read)
 
-    def _read(self, name: str, root: Path, *, size: int | None, **split: Any) -> ImageSet:
+    def _read(self, name: str, root: Path, size: int | None) -> ImageSet:
         """Read the folders, or else the `.npz` file."""
         for folder in (root / f for f in self.folders):
             names = {_bare(p.name): p.name for p in folder.glob("*") if p.is_dir()}
@@ -68,7 +65,7 @@ class DomainFolders:
                     f"{tree.folder / lacking[0]}: found no images of {lacking[1]}, a class of "
                     f"other domains; {self.source}"
                 )
-            return tree.read(name, size=size, **split)
+            return tree.read(name, size)
         archive = find_npz(root, name)
         if archive is None:
             places = ", ".join(f or "the folder itself" for f in self.folders)
@@ -76,7 +73,7 @@ class DomainFolders:
                 f"{root}: found no folders {', '.join(self.domains)} (looked in {places}), nor a "
                 f"file {name}*.npz; {self.source}"
             )
-        return read_image_npz(archive, name, **split)
+        return read_image_npz(archive, name)
 
 
 def _bare(name: str) -> str:
