@@ -81,7 +81,7 @@ def _bare(name: str) -> str:
     return re.sub(r"[\s_-]", "", name.lower())
 
 
-SOURCE = "get DomainNet from https://ai.bu.edu/M3SDA/"
+DOMAINNET = "get DomainNet from https://ai.bu.edu/M3SDA/"
 
 
 def official_split(tree: Tree) -> Tree:
@@ -99,14 +99,15 @@ def official_split(tree: Tree) -> Tree:
     for domain in sorted(set(tree.domains)):
         for name, is_test in (("train", False), ("test", True)):
             path = home / f"{domain}_{name}.txt"
-            with reading(path, "as a list of images", SOURCE):
+            with reading(path, "as a list of images", DOMAINNET):
                 # The longest official list has 6 million bytes.
                 lines = read_bounded(path, 2**25).decode().splitlines()
             part |= {line.rpartition(" ")[0]: is_test for line in lines if line.strip()}
     names = [path.relative_to(tree.folder).as_posix() for path in tree.paths]
     if missing := part.keys() - set(names):
         raise InputError(
-            f"{tree.folder / min(missing)}: no such image, which the lists in {home} name; {SOURCE}"
+            f"{tree.folder / min(missing)}: no such image, which the lists in {home} name; "
+            f"{DOMAINNET}"
         )
     named = [name in part for name in names]
     return replace(
@@ -121,7 +122,7 @@ def official_split(tree: Tree) -> Tree:
 @DomainFolders(
     domains=("clipart", "infograph", "painting", "quickdraw", "real", "sketch"),
     folders=("domainnet", "DomainNet", "domain_net", ""),
-    source=SOURCE,
+    source=DOMAINNET,
     split=official_split,
 )
 def domainnet() -> None:

@@ -50,9 +50,6 @@ from vision.task import cross_entropy, kl_divergence
 TEACHER = "teacher/"
 """Prefix of the names of the teacher's parameters."""
 
-DECAY = 2e-4
-"""L2 penalty of models on the server, not of the teacher, of the released code."""
-
 
 @dataclass(frozen=True)
 class FEDICOptions(CheckedOptions):
@@ -165,7 +162,8 @@ class FEDIC(FedAvg):
         model = {name: t[None].clone() for name, t in start.items()}
         trainable = [n for n in self.population.trainable if n in model]
         self.population.train()
-        self.descend(model, trainable, DECAY, lambda: loss(model))
+        # The released code's L2 penalty, which its teacher has not.
+        self.descend(model, trainable, 2e-4, lambda: loss(model))
         return {name: t.detach()[0] for name, t in model.items()}
 
     def fitted_teacher(

@@ -14,7 +14,6 @@ from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.methods.fedavg import FedAvg
 from vision.draws import Draw
 from vision.methods.fedic import (
-    DECAY,
     FEDIC,
     FEDICOptions,
     _Draw,
@@ -98,7 +97,7 @@ def server_round(models, average, teacher, images, o, random):
         return torch.randperm(len(y), generator=random)[:size]
 
     tuned = Net(average)
-    optimizer = torch.optim.Adam(tuned.parameters(), lr=o.server_lr, weight_decay=DECAY)
+    optimizer = torch.optim.Adam(tuned.parameters(), lr=o.server_lr, weight_decay=2e-4)
     for _ in range(o.server_steps):
         rows = draw(o.labelled_batch)
         optimizer.zero_grad()
@@ -117,7 +116,7 @@ def server_round(models, average, teacher, images, o, random):
         optimizer.step()
     target = teacher_logits(teacher, features, logits, new).detach()
     student = Net(average)
-    optimizer = torch.optim.Adam(student.parameters(), lr=o.server_lr, weight_decay=DECAY)
+    optimizer = torch.optim.Adam(student.parameters(), lr=o.server_lr, weight_decay=2e-4)
     for _ in range(o.server_steps):
         rows = draw(o.distilled_batch)
         soft = distillation_loss(student(x[rows])[1], target[rows], o.temperature)
