@@ -121,8 +121,8 @@ def method_numbers(group: RunGroup[ForecastRun], metric: str) -> MethodNumbers:
     found = [_of_seed([*folds_of(runs).values()], metric, first=runs is whole[0]) for runs in whole]
     errors, mae = ([getattr(of, name) for of in found] for name in ("errors", "mae"))
     *means, by_day = (np.mean(values, axis=0) for values in zip(*errors, strict=True))
-    whole = Errors(*means, pd.Series(by_day, errors[0].by_day.index))
-    return dataclasses.replace(found[0], errors=whole, mae=np.mean(mae, axis=0))
+    pooled = Errors._make([*means, pd.Series(by_day, errors[0].by_day.index)])
+    return dataclasses.replace(found[0], errors=pooled, mae=np.mean(mae, axis=0))
 
 
 def _of_seed(folds: Sequence[ForecastRun], metric: str, *, first: bool) -> MethodNumbers:
