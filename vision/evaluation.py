@@ -118,10 +118,6 @@ def _reads_averages(method: Method, state: State, data: ClientData, view: str) -
     return not torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
 
 
-OTHER_AXES = {"client": (1, 2), "domain": (0, 2), "class": (0, 1)}
-"""Axes of `Counts.total` other than the named one."""
-
-
 @dataclass(frozen=True)
 class Counts:
     """Correct predictions and test samples by view, mask, client, domain and class.
@@ -150,11 +146,14 @@ class Counts:
     def accuracies(self, view: str, mask: str, axis: str) -> Tensor:
         """Return the accuracy of each `client`, `domain` or `class`, NaN without test samples."""
         right = self.right[self.views.index(view), self.masks.index(mask)]
-        return right.sum(OTHER_AXES[axis]) / self.samples(axis)
+        return right.sum(self._others(axis)) / self.samples(axis)
 
     def samples(self, axis: str) -> Tensor:
         """Return the test samples of each `client`, `domain` or `class`."""
-        return self.total.sum(OTHER_AXES[axis])
+        return self.total.sum(self._others(axis))
+
+    def _others(self, axis: str) -> list[int]:
+        return [i for i, name in enumerate(("client", "domain", "class")) if name != axis]
 
 
 def count_correct(

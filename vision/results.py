@@ -27,6 +27,7 @@ from typing import Any
 import pandas as pd
 
 from data_prep.base.errors import InputError, choose
+from stforecast.bench.run_groups import ALL
 from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.run_folder import Run, write_csv
 from stforecast.federated.runs.unfinished_run import (
@@ -36,14 +37,11 @@ from stforecast.federated.runs.unfinished_run import (
     new_folder,
 )
 from stforecast.federated.uploads.uplink import guarantee
-from vision.datasets.image_set import ALL, ImageSet
+from vision.datasets.image_set import ImageSet
 from vision.evaluation import MASKS, STAGE_COLUMNS, TRAINED, column, last_best_mean, last_stage
 from vision.learner import ROUNDS, Learner, load_images, prepared
 
 log = logging.getLogger(__name__)
-
-ROUND_COLUMNS = ("round", "participants", "bytes_down", "bytes_up")
-"""Columns of `rounds.csv` that figures and tables read, besides the accuracies."""
 
 METRIC_COLUMNS = ("view", "mask", "selection", "client", "domain", "class", "accuracy", "samples")
 """Columns of `metrics.csv`; client `all` is the mean over clients of their accuracies."""
@@ -98,7 +96,8 @@ class ImageRun(Run):
     def rounds(self) -> pd.DataFrame:
         """`rounds.csv`."""
         accuracies = [column(view, mask) for view in self.views for mask in self.masks]
-        return self.read_table(ROUNDS, (*ROUND_COLUMNS, *accuracies))
+        known = ("round", "participants", "bytes_down", "bytes_up")
+        return self.read_table(ROUNDS, (*known, *accuracies))
 
     def partition(self) -> pd.DataFrame:
         """`partition.csv`."""
@@ -117,16 +116,9 @@ class ImageRun(Run):
         numbers = [name for name in STAGE_COLUMNS if name not in (*text, "participant")]
         return self.read_table("stages.csv", numbers, text)
 
-    def images(self, folder: Path | None = None) -> ImageSet:
-        """Read the images of the clients again; a warning tells if they have changed.
-
-        Args:
-            folder: folder of the files, if it has moved.
-        """
+    def images(self) -> ImageSet:
+        """Read the images of the clients again; a warning tells if they have changed."""
         config = Learner.recorded(self.settings).config
-        if folder is not None:
-            data = dataclasses.replace(config.data, images=str(folder))
-            config = dataclasses.replace(config, data=data)
         found, _ = prepared(load_images(config), config)
         if len(found.domain_names) == 1:  # It may be the name of the folder.
             found = dataclasses.replace(found, domain_names=tuple(self.about["domains"][:1]))

@@ -25,6 +25,7 @@ from stforecast.bench.drawing import (
     add_legend,
     panels,
 )
+from stforecast.bench.kind import usual_settings
 from stforecast.bench.run_groups import R, grouped
 from stforecast.bench.statistics.estimate import LEVEL, Ranking
 from stforecast.bench.tables import mean_and_spread, plus_minus
@@ -195,7 +196,6 @@ def draw_sweep(
     runs: Sequence[R],
     setting: str | None,
     score: Callable[[Sequence[R]], np.ndarray],
-    default: Callable[[R, str], object],
     y_name: Callable[[bool], str],
     width: float,
 ) -> PlainFigure:
@@ -230,7 +230,8 @@ def draw_sweep(
         _draw(ax, curve, points, setting)
     swept = sorted({value for _, points in lines for value in points if value is not None})
     _scale(ax, swept)
-    defaults = [default(c.group.runs[0], setting) for c, points in lines if None not in points]
+    having = [curve.group.runs[0] for curve, points in lines if None not in points]
+    defaults = [usual_settings(run).get(setting) for run in having]
     note = _mark_defaults(ax, [d for d in defaults if _is_number(d)], swept)
     ax.set_xlabel(setting)
     ax.set_ylabel(y_name(any(len(of) > 1 for _, points in lines for of in points.values())))

@@ -6,7 +6,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 from zlib import crc32
 
 import numpy as np
@@ -15,10 +15,8 @@ from matplotlib.axes import Axes
 
 from data_prep.base.errors import InputError, choose
 from stforecast.bench import drawing
-from stforecast.bench.run_groups import R, RunGroup, group_runs
+from stforecast.bench.run_groups import R, RunGroup, T, group_runs
 from stforecast.federated.runs.run_folder import Run
-
-T = TypeVar("T")
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#e69f00", "#cc79a7", "#56b4e9")
 """Okabe and Ito's colours for all kinds of colour vision (jfly.uni-koeln.de/color), without black,

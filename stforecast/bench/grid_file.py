@@ -7,7 +7,8 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 from pydantic import StrictFloat, StrictInt, TypeAdapter, ValidationError
 
@@ -24,14 +25,11 @@ ROWS = (
 )
 """Type and description of a list of rows."""
 
-SEEDS = (list[StrictInt], "a list of whole numbers")
-"""Type and description of a list of seeds."""
-
 COMMON_KEYS: dict[str, tuple[Any, str]] = {
     "task": (str, "text: the kind of the runs, such as images"),
     "title": (str, "text"),
     "note": (str, "text, printed above the table"),
-    "seeds": SEEDS,
+    "seeds": (list[StrictInt], "a list of whole numbers"),
     "methods": ROWS,
     "figures": (list[str | dict[str, Any]], "a list of names, or { plot, name, methods, seeds… }"),
     "settings": (dict[str, Any], "a table"),
@@ -130,7 +128,7 @@ def _seeds_of(label: str, own: dict[str, Any]) -> tuple[int, ...]:
     if "seeds" not in own:
         return ()
     try:
-        return tuple(_check("seeds", own.pop("seeds"), *SEEDS))
+        return tuple(_check("seeds", own.pop("seeds"), *COMMON_KEYS["seeds"]))
     except InputError as e:
         raise InputError(f"{label}: ", e) from e
 
@@ -154,13 +152,7 @@ def command_words(
     return tuple(word for pair in words for word in pair)
 
 
-METRICS = {"mse": "MSE", "mae": "MAE", "accuracy": "accuracy", "A_glo": "A^glo", "A_loc": "A^loc"}
-"""Headings of the published metrics."""
-
 MARK = "*"
-
-NOT_OURS = "their data and split are not ours, so compare the order of rows, not the numbers"
-"""Default note on a paper's numbers."""
 
 Numbers = dict[str, dict[str, StrictFloat]]
 """Number of each label, by service."""
@@ -181,7 +173,12 @@ class Published:
     source: str
     numbers: Mapping[str, Numbers]
     horizons: Mapping[str, Numbers] = field(default_factory=dict)
-    note: str = NOT_OURS
+    note: str = "their data and split are not ours, so compare the order of rows, not the numbers"
+
+    headings: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"mse": "MSE", "mae": "MAE", "accuracy": "accuracy", "A_glo": "A^glo", "A_loc": "A^loc"}
+    )
+    """Headings of the metrics."""
 
     def columns(self, service: str, labels: Sequence[str]) -> dict[str, list[str]]:
         """Return the columns of the metrics that the paper reports for a service, by heading.
@@ -192,7 +189,7 @@ class Published:
         for metric, by_service in self.numbers.items():
             if numbers := by_service.get(service):
                 decimals = max(len(str(value).partition(".")[2]) for value in numbers.values())
-                found[f"{METRICS[metric]} as published{MARK}"] = [
+                found[f"{self.headings[metric]} as published{MARK}"] = [
                     number(numbers.get(label, math.nan), f".{decimals}f") for label in labels
                 ]
         return found
@@ -221,13 +218,13 @@ def parse_published(
     source = parts.pop("source", None)
     if not isinstance(source, str) or not parts:
         raise InputError('published needs source = "…" and numbers, as in mse.sms = { solo = 1.9 }')
-    note = str(parts.pop("note", NOT_OURS))
+    note = str(parts.pop("note", Published.note))
     words = "by service and label, numbers by minutes ahead or mean"
     horizons = _validated("horizons", dict[str, Numbers], parts.pop("horizons", {}), words)
-    numbers = {}
+    numbers, known = {}, Published.headings
     for name, part in parts.items():
-        if name not in METRICS:
-            raise InputError(f"published: {choose('metric', name, METRICS)}")
+        if name not in known:
+            raise InputError(f"published: {choose('metric', name, known)}")
         numbers[name] = _validated(name, Numbers, part, "by service, a number by label")
         if not all(numbers[name].values()):
             raise InputError(f"published.{name}: a service has no numbers; leave it out")
@@ -236,7 +233,7 @@ def parse_published(
         for service, by_label in by_service.items():
             if None not in services and service not in services:
                 raise InputError(f"published.{metric}: {choose('service', service, services)}")
-            if metric in METRICS and (unknown := by_label.keys() - labels):
+            if metric in known and (unknown := by_label.keys() - labels):
                 raise InputError(
                     f"published.{metric}.{service}: {choose('label', min(unknown), labels)}"
                 )

@@ -206,6 +206,18 @@ def kind_of(about: Mapping[str, Any]) -> Kind[Any]:
     return kind
 
 
+def usual_settings(run: Run) -> dict[str, Any]:
+    """Return the settings that a run's method has if none is given, with the run's own model.
+
+    Raises:
+        InputError: if the method, or the model, is of a package that is not installed here.
+    """
+    settings = kind_of(run.about).settings
+    chosen = {n: run.settings[n] for n in settings.depends_on if run.settings.get(n)}
+    found: dict[str, Any] = settings.resolve(run.method, **chosen).flat()
+    return found
+
+
 def packaged() -> dict[str, Path]:
     """Return the benchmarks that come with the installed kinds, by name."""
     folders = {

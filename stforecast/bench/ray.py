@@ -17,15 +17,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from data_prep.base.errors import InputError, error_text, needing
 from data_prep.base.progress import parts
+from stforecast.bench.run_groups import K, T
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 @contextmanager
@@ -81,7 +79,7 @@ def do_each(
     return failures
 
 
-def ray_map(do: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+def ray_map(do: Callable[[T], K], items: Sequence[T]) -> Iterator[K]:
     """Yield a function's results for the items, in order, one task each.
 
     A task that was lost too often is done here. An exception of a task is raised here.
@@ -104,7 +102,7 @@ def one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
-def _there(do: Callable[[T], R], item: T, folder: Path) -> R:
+def _there(do: Callable[[T], K], item: T, folder: Path) -> K:
     os.chdir(folder)
     return do(item)
 

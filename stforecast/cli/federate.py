@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,27 @@ NODES = click.Option(
 )
 
 
+@dataclass(frozen=True)
+class Disclosure:
+    """What a federation may disclose, and to whom.
+
+    Attributes:
+        secure_aggregation: refuse settings with which the nodes' uploads cannot be masked. They
+            are masked wherever the method's server needs only sums, so that it learns no more.
+        plain_uploads: do not mask uploads, so that the server sees what each node sends. With some
+            methods, the default forecaster among them, it can compute a node's data from that.
+        allow_disclosure: write a run also if two parties take part and each can compute the
+            other's data.
+        unsafe_open: run although strangers can run apps at the server's address; see
+            stforecast federate serve.
+    """
+
+    secure_aggregation: bool = False
+    plain_uploads: bool = False
+    allow_disclosure: bool = False
+    unsafe_open: bool = False
+
+
 def federation_options(args: list[str]) -> dict[str, list[click.Option]]:
     """Return the options of a run, whose `--clients` is a number here, and those of the server."""
     # Nodes do not read them, or they have another meaning here.
@@ -54,7 +76,7 @@ def with_server(
     from stforecast.federated.nodes.membership import Patience
     from stforecast.federated.uploads.masking import SecureSums
 
-    server = [*from_dataclass(Patience), *from_dataclass(SecureSums)]
+    server = [o for part in (Disclosure, Patience, SecureSums) for o in from_dataclass(part)]
     return {
         title: [option for option in options if option.name not in left_out]
         for title, options in {"Server": server, **sections}.items()
@@ -81,10 +103,6 @@ def federate_command(
     time_zone: str = "",
     units: str = "",
     nodes: tuple[str, ...],
-    secure_aggregation: bool = False,
-    plain_uploads: bool = False,
-    allow_disclosure: bool = False,
-    unsafe_open: bool = False,
     **settings: Any,
 ) -> None:
     """Write the Flower app of a federation, to be started with `flwr run`.
@@ -105,13 +123,6 @@ def federate_command(
             by default each node follows its own data's zone.
         units: unit of all nodes' data, such as MB; data in GB are converted, others are refused. By
             default each node has its own.
-        secure_aggregation: refuse settings with which the nodes' uploads cannot be masked. They
-            are masked wherever the method's server needs only sums, so that it learns no more.
-        plain_uploads: do not mask uploads, so that the server sees what each node sends. With some
-            methods, the default among them, it can compute a node's readings from that.
-        allow_disclosure: write a run also if two parties take part and each can compute the
-            other's readings.
-        unsafe_open: run although strangers can run apps at the server's address; see serve.
     """
     if ctx.invoked_subcommand:
         return
@@ -123,8 +134,8 @@ def federate_command(
     if settings.get("refit") == "once" and "refit" not in given(ctx, settings):
         settings["refit"] = "final"  # A node forecasts what follows its data.
     found = resolve(method, **settings, clients=client_is)
-    shared |= {"unsafe_open": unsafe_open, "time_zone": time_zone, "units": units}
-    write_federation(ctx, out, RunSettings(found, step=parse_step(step), **shared))
+    shared |= {"step": parse_step(step), "time_zone": time_zone, "units": units}
+    write_federation(ctx, out, RunSettings(found, **shared))
 
 
 def shared_settings(
@@ -142,15 +153,16 @@ def shared_settings(
 
     patience = {n: settings.pop(n) for n in names_of(Patience) & settings.keys()}
     secure = {n: settings.pop(n) for n in names_of(SecureSums)}
-    plain = ctx.params["plain_uploads"]
-    if plain and (ctx.params["secure_aggregation"] or given(ctx, secure)):
+    asked = Disclosure(**{n: settings.pop(n) for n in names_of(Disclosure)})
+    if asked.plain_uploads and (asked.secure_aggregation or given(ctx, secure)):
         raise click.UsageError("--plain-uploads excludes secure aggregation and its options.", ctx)
     return {
         "n_clients": ctx.params["clients"],
         "patience": Patience(**patience),
         "out": str(ctx.params["results"].resolve()),
         "owners": dict(map(parse_owner, nodes)),
-        "secure": None if plain else SecureSums(**secure),
+        "secure": None if asked.plain_uploads else SecureSums(**secure),
+        "unsafe_open": asked.unsafe_open,
     }
 
 

@@ -122,7 +122,7 @@ def _plan(
         raise InputError(e, ", which this command takes as --set period=52") from e
 
 
-class Trained(NamedTuple):
+class CheckedRun(NamedTuple):
     """The run, its check, and the backtest, if there was one."""
 
     run: ForecastRun
@@ -140,7 +140,7 @@ class Trained(NamedTuple):
 
 def _train(
     cube: Path, out: Path, method: str, settings: Mapping[str, Any], folds: int, *, progress: bool
-) -> Trained:
+) -> CheckedRun:
     from stforecast.bench.progress import rounds_bar
     from stforecast.federated.uploads.uplink import counting_uploads
     from stforecast.forecasting import runs
@@ -154,11 +154,11 @@ def _train(
     notes, rounds = runs.notes_of(sent), config.training.rounds
     with rounds_bar(rounds, progress=progress and config.federated) as after_round:
         run = runs.run(method, cube, out, dict(settings), notes=notes, after_round=after_round)
-    return Trained(run, check_forecasts(run.forecasts()), tested)
+    return CheckedRun(run, check_forecasts(run.forecasts()), tested)
 
 
 def _say(
-    made: Trained,
+    made: CheckedRun,
     outlook: Outlook,
     files: list[Path],
     report: Path | None,

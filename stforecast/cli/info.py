@@ -15,10 +15,7 @@ from data_prep.described import Description, cube_facts, profile_facts
 from stforecast.cli.commands import command, say_json
 from stforecast.cli.options import JSON
 
-OF_FILES = tuple(f"data_prep.described:of_{kind}" for kind in ("cube", "arrays", "table"))
-"""Functions that describe a file, or return None if it is of another kind."""
-
-OF_FOLDERS = (
+DESCRIBERS = (
     "stforecast.flower.described:of_node",
     "stforecast.bench.described:of_run",
     "stforecast.forecasting.described:of_model",
@@ -26,10 +23,11 @@ OF_FOLDERS = (
     "data_prep.described:of_days",
     "stforecast.bench.described:of_runs",
     "stforecast.flower.described:of_federation",
+    "data_prep.described:of_cube",
     "data_prep.described:of_arrays",
     "data_prep.described:of_table",
 )
-"""The same for a folder; the first that knows it describes it."""
+"""Functions that describe a path, or return None if it is of another kind."""
 
 
 @command(JSON)
@@ -65,7 +63,7 @@ def describe(path: Path) -> Description:
             names = sorted(p.name for p in path.parent.iterdir())[:1000]
             advice = f"correct the path{close_to(path.name, names)}"
         raise InputError(f"{path}: no such file or folder; {advice}")
-    for place in OF_FOLDERS if path.is_dir() else OF_FILES:
+    for place in DESCRIBERS if path.is_dir() else DESCRIBERS[-3:]:  # A file is no folder of runs.
         if found := pkgutil.resolve_name(place)(path):
             return _checked(path, found)
     if path.is_dir():
@@ -81,10 +79,6 @@ def describe(path: Path) -> Description:
     )
 
 
-LONG, DAY = 200, 24 * 60
-"""Steps with which a series is long enough for a horizon of 24, and minutes of the longest step."""
-
-
 def _checked(path: Path, found: Description) -> Description:
     """Return a description whose next command has a horizon that the data are long enough for."""
     words = shlex.split(found.next_command)
@@ -95,8 +89,8 @@ def _checked(path: Path, found: Description) -> Description:
     service = words[words.index("--service") + 1] if "--service" in words else None
     at = words.index("--horizon") + 1
     with open_cube(path) if found.cube is None else nullcontext(found.cube) as ds:
-        if ds.sizes["time"] >= LONG and found.about["step_minutes"] <= DAY:
-            return found
+        if ds.sizes["time"] >= 200 and found.about["step_minutes"] <= 24 * 60:
+            return found  # Long enough for any horizon.
         if ds.sizes["time"] < 2:
             return found._replace(next_command="")
         from stforecast.forecasting.quick import DEFAULT_METHOD, make_plan  # imports torch

@@ -95,31 +95,32 @@ def predict(
         threshold=limit, paths=paths, limits=limits, clock=clock,
     )  # fmt: skip
     write_table(found.long(), out, csv_style)
-    plans = found.plan.reset_index()
     if plan_file is not None:
-        write_table(plans, plan_file, csv_style)
+        write_table(found.plan.reset_index(), plan_file, csv_style)
     if as_json:
-        table, interval = found.forecast, found.interval
-        say_json(
-            {
-                "path": str(out),
-                "kind": "forecast",
-                "service": table.attrs["service"],
-                "units": table.attrs["units"],
-                "steps": len(table),
-                "cells": table.shape[1],
-                "first": table.index[0].isoformat(),
-                "last": table.index[-1].isoformat(),
-                "coverage": interval and interval.lower.attrs["coverage"],
-                "plan": plans.to_dict("records"),
-            }
-        )
+        say_json({"path": str(out), **_about(found)})
         return
     click.echo(forecast_sentence(out, found.forecast, found.interval))
     if limit is not None:
         click.echo(beyond(found))
     if plan_file is not None:
         click.echo(f"{plan_file}: busy hour and {found.side.extreme} forecast of each cell")
+
+
+def _about(found: Outlook) -> dict[str, Any]:
+    """Describe a forecast, for scripts."""
+    table, interval = found.forecast, found.interval
+    return {
+        "kind": "forecast",
+        "service": table.attrs["service"],
+        "units": table.attrs["units"],
+        "steps": len(table),
+        "cells": table.shape[1],
+        "first": table.index[0].isoformat(),
+        "last": table.index[-1].isoformat(),
+        "coverage": interval and interval.lower.attrs["coverage"],
+        "plan": found.plan.reset_index().to_dict("records"),
+    }
 
 
 def say_unused(file: str | None, limit: Threshold | None, cells: np.ndarray) -> None:

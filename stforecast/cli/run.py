@@ -48,10 +48,12 @@ def run_options(args: list[str]) -> dict[str, list[click.Option]]:
     return options.by_section(method, sections(method, model), made_for, titles)
 
 
-DATA = click.Option(["--data"], type=options.PATH, help="Cube written by prepare.  [required]")
-
-
-@command(DATA, options.RUN_FOLDER, options.JSON, sections=run_options)
+@command(
+    click.Option(["--data"], type=options.PATH, help="Cube written by prepare.  [required]"),
+    options.RUN_FOLDER,
+    options.JSON,
+    sections=run_options,
+)
 def run_command(
     ctx: click.Context,
     *,
@@ -301,7 +303,6 @@ def report(
     runs: tuple[Path, ...],
     *,
     out: Path,
-    title: str | None = None,
     metric: str = "mase",
     reference: str | None = None,
 ) -> None:
@@ -315,7 +316,6 @@ def report(
 
     Options:
         out: page to write: .html.
-        title: heading.  [default: Forecasts, Images or Runs compared]
         metric: error to compare, see: stforecast list metrics. mse and mae are of z-scores, raw_…
             are in the data's units.
         reference: label of the row that the others are compared with, as for compare.
@@ -336,10 +336,9 @@ def report(
         kind.add_to_page(page, list(map(kind.run_type.open, kinds[name])), metric, wanted)
         wanted = None
     words = ["stforecast", "report", *map(str, runs), "--out", str(out)]
-    words += ["--title", title] if title else []
     words += ["--metric", metric] if metric != "mase" else []
     words += ["--reference", reference] if reference else []
     subject = "runs" if len(kinds) > 1 else next(iter(kinds))
-    page.write(out, title or f"{subject.capitalize()} compared", shlex.join(words))
+    page.write(out, f"{subject.capitalize()} compared", shlex.join(words))
     size = out.stat().st_size / 1e6
     click.echo(f"{out}: {counted(len(folders), 'run')}, {size:.1f} MB; open it in a browser")

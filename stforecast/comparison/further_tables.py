@@ -19,7 +19,7 @@ from stforecast.forecasting.results import ForecastRun, units_of
 from stforecast.intervals.bands import ranges_outside
 from stforecast.metrics.interval import pair_coverages, parse_levels
 
-SHOWN = {"raw_mae": "MAE", "raw_rmse": "RMSE", "raw_mape": "MAPE, %"}
+SHOWN_ERRORS = {"raw_mae": "MAE", "raw_rmse": "RMSE", "raw_mape": "MAPE, %"}
 """Errors in the table, and their headings."""
 
 MEAN = "mean"
@@ -60,7 +60,7 @@ def _by_step(runs: Sequence[ForecastRun], selection: str) -> pd.DataFrame:
     They are pooled over cells, and means over the folds of a backtest.
     """
     metrics = pd.concat([run.metrics() for run in runs])
-    table = by_step(select(metrics, split="test", selection=selection, metric=tuple(SHOWN)))
+    table = by_step(select(metrics, split="test", selection=selection, metric=tuple(SHOWN_ERRORS)))
     wide = table.groupby(["horizon", "metric"])["value"].mean().unstack("metric")
     return wide.set_index(wide.index.astype(int)).sort_index()
 
@@ -68,7 +68,7 @@ def _by_step(runs: Sequence[ForecastRun], selection: str) -> pd.DataFrame:
 def _cells(runs: Sequence[pd.DataFrame], columns: Mapping[int | str, str]) -> dict[str, str]:
     cells: dict[str, str] = {}
     for step, heading in columns.items():
-        for metric, name in SHOWN.items():
+        for metric, name in SHOWN_ERRORS.items():
             factor = 100 if metric == "raw_mape" else 1
             values = [
                 factor * float(t[metric].mean() if step == MEAN else t[metric][step]) for t in runs

@@ -29,7 +29,14 @@ from stforecast.comparison.further_tables import (
 )
 from stforecast.comparison.leaderboard import Leaderboard, claims, leaderboard
 from stforecast.comparison.names import error_title
-from stforecast.comparison.rows import FURTHER, Row, by_seed, folds_of, in_one_client, is_pooled
+from stforecast.comparison.rows import (
+    FURTHER_MODELS,
+    Row,
+    by_seed,
+    folds_of,
+    in_one_client,
+    is_pooled,
+)
 from stforecast.comparison.table import (
     basis,
     client_errors,
@@ -39,9 +46,6 @@ from stforecast.comparison.table import (
 )
 from stforecast.forecasting.results import ForecastRun, data_of, units_of
 from stforecast.metrics import METRICS
-
-ALONE = "solo"
-"""Method of local training."""
 
 
 class Division(NamedTuple):
@@ -92,8 +96,8 @@ def _divisions(rows: Sequence[Row], pooled: str, errors: Replicates) -> list[Div
     for some in grouped(apart, lambda row: row.first.settings.get("clients", "cell")).values():
         names = {row.first.method: row.name for row in some}
         about = some[0].first.about
-        if ALONE in names and len(names) > 1:
-            alone, of = names.pop(ALONE), errors.pooled
+        if "solo" in names and len(names) > 1:  # Local training.
+            alone, of = names.pop("solo"), errors.pooled
             closed: dict[str, Estimate | None] = dict.fromkeys(names)
             if errors.difference(alone, pooled).low > 0:
                 for method, name in names.items():
@@ -284,7 +288,7 @@ def _comparisons(rows: Sequence[Row], reference: str | None) -> list[tables.Part
     parts += [str(ranking)] if ranking else []
     parts += [*basis(board), *legend([board])]
     compared = [row for row in main if row.name == board.reference]
-    for title, members in sorted(by_title.items(), key=lambda table: table[0] == FURTHER):
+    for title, members in sorted(by_title.items(), key=lambda table: table[0] == FURTHER_MODELS):
         own = leaderboard([*compared, *members], reference=board.reference)
         parts += [f"{title}:", comparison_rows(own)]
     return parts

@@ -78,7 +78,7 @@ def join_errors(parts: Sequence[errors.ModelErrors]) -> errors.ModelErrors:
 log = logging.getLogger(__name__)
 
 
-FURTHER = "Further models"
+FURTHER_MODELS = "Further models"
 """Title of the table of methods' other models, such as the global one."""
 
 
@@ -107,7 +107,7 @@ class Row:
     @property
     def table(self) -> str:
         """Title of its table of comparisons; empty for main methods."""
-        return FURTHER if self.view else self.first.table
+        return FURTHER_MODELS if self.view else self.first.table
 
     @property
     def first(self) -> ForecastRun:

@@ -12,9 +12,6 @@ from stforecast.flower.hand_over import ABOUT, PAYLOAD, WORKER, ask_worker, cont
 
 log = logging.getLogger(__name__)
 
-FAILED = 100
-"""Code of the error that a node sends when it cannot answer; Flower's own are below."""
-
 
 def make_client_app() -> Any:
     """Return Flower's `ClientApp`, which answers for a node.
@@ -37,10 +34,17 @@ def make_client_app() -> Any:
             # Flower would send the server the error's text, with paths of the node.
             log.exception("no answer to the server")
             kind = type(e).__name__
-        error = flwr.app.Error(FAILED, f"{kind}, see the node's own log")
-        return flwr.app.Message(error, reply_to=message)
+        return without_answer(message, kind)
 
     return app
+
+
+def without_answer(message: Any, kind: str) -> Any:
+    """Return the error that a node sends when it cannot answer a message."""
+    import flwr.app
+
+    error = flwr.app.Error(100, f"{kind}, see the node's own log")  # Flower's own codes are below.
+    return flwr.app.Message(error, reply_to=message)
 
 
 def _answer(content: Any, context: Any) -> tuple[dict[str, Any], Any]:

@@ -11,12 +11,18 @@ from shlex import quote
 
 from data_prep.described import Description, facts
 from stforecast.federated.runs.run_folder import BEGUN, CHECKPOINTS
-from stforecast.flower.standing import EVENTS, Standing, read_event_log, read_results, status_text
+from stforecast.flower.standing import (
+    JOURNAL,
+    Standing,
+    read_event_log,
+    read_results,
+    status_text,
+)
 
 
 def of_federation(path: Path) -> Description | None:
     """Describe the results of a federation on its server."""
-    if not (path / EVENTS).exists():
+    if not (path / JOURNAL).exists():
         return None
     results, standing = read_results(path), Standing.of(read_event_log(path))
     about = {**asdict(standing), "results": results}
@@ -26,7 +32,7 @@ def of_federation(path: Path) -> Description | None:
 
 def of_node(path: Path) -> Description | None:
     """Describe a federation's run on one of its nodes, which may leave a model and errors."""
-    if not (path / CHECKPOINTS).is_dir() or (path / BEGUN).exists() or (path / EVENTS).exists():
+    if not (path / CHECKPOINTS).is_dir() or (path / BEGUN).exists() or (path / JOURNAL).exists():
         return None
     from stforecast.forecasting.described import of_model
 

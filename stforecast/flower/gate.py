@@ -27,23 +27,14 @@ if TYPE_CHECKING:
 NODES, ALL = re.compile(r"/v1/fleet/[a-z-]+"), re.compile(r"/v1/[a-z-]+/[a-z-]+")
 """Paths that pass, and those that an open gate lets pass."""
 
-LARGEST = 2**26
-"""Bytes of the largest message that passes; Flower sends tensors in parts of 5 MiB."""
-
 SMALL = 2**16
 """Bytes of the largest message of somebody whose key was not accepted yet."""
-
-PATIENCE = 60.0
-"""Seconds that the SuperLink may take; nodes wait for 30."""
 
 SIGNED = ("flwr-public-key", "flwr-signature", "flwr-timestamp")
 """Headers of a node's key, of its signature and of the time that is signed."""
 
 NOT_PASSED_ON = {"host", "connection", "content-length", "transfer-encoding"}
 """Headers that belong to one connection."""
-
-REFUSALS = (401, 403, 404, 405)
-"""Answers that let nobody do anything."""
 
 APP = """[project]
 name = "trial"
@@ -71,7 +62,7 @@ def is_signed(headers: Mapping[str, str]) -> bool:
         return False
 
 
-def make_gate(superlink: str, authority: Path, everything: bool = False) -> Any:
+def make_gate(superlink: str, authority: Path, *, everything: bool = False) -> Any:
     """Return the gate, an ASGI application; it may let everything pass, as the SuperLink would.
 
     It relies on a server that limits headers and bodies, as `make_server` does.
@@ -89,7 +80,7 @@ def make_gate(superlink: str, authority: Path, everything: bool = False) -> Any:
         base_url=f"https://{superlink}",
         verify=ssl.create_default_context(cafile=authority),
         limits=httpx.Limits(max_connections=None),
-        timeout=None if everything else PATIENCE,
+        timeout=None if everything else 60.0,  # Nodes wait for 30 seconds.
         trust_env=False,
     )
     accepted = set[str | None]()  # Keys, by the SuperLink.
@@ -134,7 +125,7 @@ def make_gate(superlink: str, authority: Path, everything: bool = False) -> Any:
     return Starlette(routes=[Route("/{path:path}", pass_on, methods=["POST"])])
 
 
-def tried(url: str, run: bool = True) -> list[str]:
+def tried(url: str, *, run: bool = True) -> list[str]:
     """Try what a stranger without a key or certificate can do at an address; return what works.
 
     With `run`, it also tries to run an app.
@@ -165,7 +156,7 @@ def tried(url: str, run: bool = True) -> list[str]:
                     f"{url} does not answer ({e!r}), so nobody can tell who may use "
                     "it; try again, or use another port"
                 ) from e
-            if answer.status_code not in REFUSALS:
+            if answer.status_code not in (401, 403, 404, 405):  # All others let somebody in.
                 found.append(name)
     return found
 

@@ -28,16 +28,10 @@ from stforecast.federated.nodes.masker import masker_beside
 from stforecast.federated.nodes.messages import Message
 from stforecast.federated.nodes.node import Node
 from stforecast.federated.nodes.run_settings import FederationSettings
-from stforecast.federated.runs.run_folder import writing
+from stforecast.federated.runs.run_folder import CHECKPOINTS, writing
 from stforecast.flower.hand_over import ALLOW, SECURE_ONLY
 
 log = logging.getLogger(__name__)
-
-TOKEN = re.compile("[0-9a-f]{16}")
-"""The server's name of a run, which is part of a path on the node."""
-
-STATE = "checkpoints"
-"""Folder of the clients' state, in that of a run."""
 
 
 class Place(NamedTuple):
@@ -71,7 +65,7 @@ class Place(NamedTuple):
 
     def of_run(self, token: object) -> Place:
         """Return the place with the folder of a run in its `out`."""
-        if not isinstance(token, str) or not TOKEN.fullmatch(token):
+        if not isinstance(token, str) or not re.fullmatch("[0-9a-f]{16}", token):
             raise InputError(
                 f"the server calls the run {token!r:.40}; it may be of another version"
             )
@@ -103,11 +97,11 @@ class FlowerNode:
             place.out.mkdir(parents=True, exist_ok=True)
         about = {"settings": run.chosen.flat(), **self.own.identity}
         whole = place._replace(out=place.out.parent)
-        earlier = whole.of_run(run.after).out / STATE if run.after else None
+        earlier = whole.of_run(run.after).out / CHECKPOINTS if run.after else None
         self.allowed = place.allow_disclosure
         self.node = Node(
             self.own.trainer,
-            place.out / STATE,
+            place.out / CHECKPOINTS,
             about,
             before,
             run.secure,
@@ -155,4 +149,4 @@ def in_sum(run: FederationSettings, place: Place, message: Message) -> Message:
     """Return a node's answer to a message of a secure sum, for which it reads no data."""
     assert run.secure
     fewest = fewest_of_sums(run, allowed=place.allow_disclosure)
-    return masker_beside(place.out / STATE, place.first, run.secure, fewest).answer(message)
+    return masker_beside(place.out / CHECKPOINTS, place.first, run.secure, fewest).answer(message)

@@ -20,9 +20,6 @@ from data_prep.cube import open_cube
 from stforecast.flower.hand_over import ALLOW, SECURE_ONLY, WORKER
 from stforecast.flower.supernode import HOST, KeptProcess, find_program
 
-ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):(\d{1,5})")
-PRIVATE = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----")
-
 
 @dataclass(frozen=True)
 class NodeSettings:
@@ -59,7 +56,7 @@ class NodeSettings:
 
     def check(self) -> None:
         """Check all that can be known before the server is asked."""
-        found = ADDRESS.fullmatch(self.superlink)
+        found = re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):(\d{1,5})", self.superlink)
         if found is None or not 0 < int(found[2]) < 2**16:
             raise InputError(
                 f"superlink is {self.superlink!r}; give the server's name and port without "
@@ -84,7 +81,8 @@ class NodeSettings:
             # Flower's SuperNode would print a traceback, and neither join nor end.
             with reading(self.root_certificates, "as a certificate", "give a file in PEM"):
                 ssl.create_default_context(cadata=self.root_certificates.read_text("ascii"))
-        if self.key and not PRIVATE.match(self.key.read_bytes()[:100]):
+        begin = rb"-----BEGIN [A-Z ]*PRIVATE KEY-----"
+        if self.key and not re.match(begin, self.key.read_bytes()[:100]):
             raise InputError(
                 f"{self.key}: not a private key; give the file that ssh-keygen wrote, "
                 "not the one that ends in .pub"

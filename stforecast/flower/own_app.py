@@ -20,13 +20,10 @@ from importlib import import_module
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from stforecast.flower.client_app import FAILED, make_client_app
+from stforecast.flower.client_app import make_client_app, without_answer
 from stforecast.flower.supernode import end_with_parent
 
 log = logging.getLogger(__name__)
-
-POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
-"""Flower's variable of the environment for the seconds between two looks for a message."""
 
 
 def connect(address: str, token: str | None = None) -> Any:
@@ -55,7 +52,6 @@ def connect(address: str, token: str | None = None) -> Any:
 
 def _answer_one(address: str, token: str) -> None:
     """Answer a message as Flower's `run_clientapp` does, with this installation's app."""
-    import flwr.app
     from flwr.common.constant import SubStatus
     from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
     from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
@@ -69,8 +65,7 @@ def _answer_one(address: str, token: str) -> None:
     except Exception as e:
         # Such as a kind of message that the app does not know.
         log.exception("no answer to the server")
-        error = flwr.app.Error(FAILED, f"{type(e).__name__}, see the node's own log")
-        reply = flwr.app.Message(error, reply_to=message)
+        reply = without_answer(message, type(e).__name__)
     push_message(client, reply, context)
     push_task_output(client, context, SubStatus.COMPLETED, "")
 
@@ -84,7 +79,8 @@ def answer_all(address: str) -> None:
     processes: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
     # The app answers whatever the server asks for, also what is no message to a client's app.
     asked = AcquireTaskRequest(supported_task_types=list(TaskType))
-    client, pause = connect(address), float(os.environ.get(POLL, "1"))
+    # Flower's own variable for the seconds between two looks for a message.
+    client, pause = connect(address), float(os.environ.get("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", 1))
     running: list[BaseProcess] = []
     while True:
         found = client.AcquireTask(asked)

@@ -3,7 +3,7 @@
 Flower 1.40 to 1.42 gives up at any error whose text has "ssl", so also at a handshake that takes
 too long. Its main thread then ends, while another one keeps the process. Here only a certificate
 that is not trusted makes it give up, and the process ends with its main thread, or if no heartbeat
-has reached the server for `SILENT` seconds. `stforecast.flower.supernode` starts it again.
+has reached the server for two minutes. `stforecast.flower.supernode` starts it again.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-SILENT = 120.0
-"""Seconds; Flower sends a heartbeat about every 20 seconds, and tries again after 25 at most."""
-
 
 def end(code: int) -> None:
     """End the process, whatever its other threads do."""
@@ -28,9 +25,12 @@ def end(code: int) -> None:
 
 
 def watch_heartbeats(
-    client: Any, silent: float = SILENT, give_up: Callable[[int], None] = end
+    client: Any, silent: float = 120.0, give_up: Callable[[int], None] = end
 ) -> None:
-    """Let a class with `SendNodeHeartbeat` give up after so many seconds without an answer."""
+    """Let a class with `SendNodeHeartbeat` give up after so many seconds without an answer.
+
+    Flower sends a heartbeat about every 20 seconds, and tries again after 25 at most.
+    """
     send, last = client.SendNodeHeartbeat, list[float]()
 
     def watch() -> None:

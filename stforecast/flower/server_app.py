@@ -39,7 +39,7 @@ from stforecast.federated.runs.unfinished_run import LOCK
 from stforecast.federated.uploads.uplink import guarantee
 from stforecast.flower.gate import check_superlink_of
 from stforecast.flower.settings import read_run
-from stforecast.flower.standing import EVENTS, RESULTS
+from stforecast.flower.standing import JOURNAL, RESULTS
 from stforecast.flower.telemetry import JsonLines, MetricsFile, show_log
 from stforecast.flower.wire import GridLink
 
@@ -47,10 +47,6 @@ log = logging.getLogger(__name__)
 
 LAST, BEFORE = "last", "before"
 """Folders in the results of the checkpoint after the last round, and of that of the run before."""
-
-
-WAIT = Words("wait for it or choose another {results}")
-"""What a second run in the same folder is told."""
 
 
 def make_server_app() -> Any:
@@ -81,7 +77,8 @@ def serve(link: Any, run: FederationSettings) -> dict[str, Any]:
     config, out, method = run.chosen, Path(run.out), run.build_method()
     out.mkdir(parents=True, exist_ok=True, mode=0o700)
     check_unfinished(out)
-    with file_lock(out / LOCK, out, WAIT), logged(out):
+    wait = Words("wait for it or choose another {results}")
+    with file_lock(out / LOCK, out, wait), logged(out):
         plan = {"rounds": planned_rounds(run), "clients": run.n_clients}
         known = event("start", method=config.method, **plan, answer=run.patience.answer)
         log.info("%s: %d rounds, %d clients", config.method, *plan.values(), extra=known)
@@ -208,7 +205,7 @@ def prepare_continuation(run: FederationSettings, out: Path, rounds: int) -> Fed
             f"{last}: no state of a finished federation; finish it with `flwr run`, on the "
             "machine of its server"
         )
-    if (out / EVENTS).exists():
+    if (out / JOURNAL).exists():
         raise InputError(f"{out}: holds results already; ", Words("choose another {results}"))
     found = load_checkpoint(last)
     continued = run.continued(found.notes["token"], out, rounds)
@@ -223,7 +220,7 @@ def logged(folder: Path) -> Iterator[None]:
     They are `server.log` for people, `server.jsonl` for programs and `metrics.prom`.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lines = logging.FileHandler(folder / EVENTS)
+    lines = logging.FileHandler(folder / JOURNAL)
     lines.setFormatter(JsonLines())
     text = logging.FileHandler(folder / "server.log")
     text.setFormatter(CommandFormatter())

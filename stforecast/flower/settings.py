@@ -34,12 +34,6 @@ from stforecast.methods import METHODS
 
 HOUR = pd.Timedelta(hours=1)
 
-REFITS = ("once", "final")
-"""Values of the setting `refit` that nodes know, besides `never`."""
-
-TRAINING = pd.Timedelta(weeks=4)
-"""Length of a training part for which lags and calendar are chosen."""
-
 
 @dataclass(frozen=True)
 class RunSettings(FederationSettings):
@@ -67,7 +61,7 @@ class RunSettings(FederationSettings):
 
     def __post_init__(self) -> None:
         """Choose lags, calendar and rounds."""
-        window = self.config.window.chosen(self.step, TRAINING // self.step)
+        window = self.config.window.chosen(self.step, pd.Timedelta(weeks=4) // self.step)
         config = dataclasses.replace(self.config, window=window)
         if config.clients == "cell":
             config = config.for_cells(self.n_clients)
@@ -170,7 +164,7 @@ def check_config(config: Config) -> None:
             f"clients is {config.clients!r}: no node knows the others' cells; give each node the "
             "cells of one client and clients 'all', or 'cell', or a column of the nodes' cubes"
         )
-    if config.rolling.refit not in (*REFITS, "never"):
+    if config.rolling.refit not in ("once", "final", "never"):
         raise InputError(
             f"refit is {config.rolling.refit!r}: nodes refit before the test part and after it; ",
             Words("take {refit:once}, {refit:final} or {refit:never}"),
@@ -191,18 +185,6 @@ def check_config(config: Config) -> None:
         )
 
 
-PACKAGE = "stforecast_app"
-
-CLIENT = """from stforecast.flower.client_app import make_client_app
-
-app = make_client_app()
-"""
-
-SERVER = """from stforecast.flower.server_app import make_server_app
-
-app = make_server_app()
-"""
-
 PROJECT = """[project]
 name = "stforecast-app"
 version = "1.0.0"
@@ -218,8 +200,8 @@ build-backend = "setuptools.build_meta"
 publisher = "stforecast"
 
 [tool.flwr.app.components]
-serverapp = "{package}.server:app"
-clientapp = "{package}.client:app"
+serverapp = "stforecast_app.server:app"
+clientapp = "stforecast_app.client:app"
 
 [tool.flwr.app.config]
 {config}
@@ -229,14 +211,14 @@ clientapp = "{package}.client:app"
 def write_app(folder: Path, run: FederationSettings) -> Path:
     """Write the app into a folder, which is returned; files of an earlier one are replaced."""
     config = "\n".join(f"{name} = {_toml(v)}" for name, v in run.as_run_config().items())
-    files: Mapping[str, str] = {
-        "pyproject.toml": PROJECT.format(
-            task=run.task, method=run.config.method, package=PACKAGE, config=config
-        ),
-        f"{PACKAGE}/__init__.py": "",
-        f"{PACKAGE}/client.py": CLIENT,
-        f"{PACKAGE}/server.py": SERVER,
+    files = {
+        "pyproject.toml": PROJECT.format(task=run.task, method=run.config.method, config=config),
+        "stforecast_app/__init__.py": "",
     }
+    for side in ("client", "server"):
+        make = f"make_{side}_app"
+        text = f"from stforecast.flower.{side}_app import {make}\n\napp = {make}()\n"
+        files[f"stforecast_app/{side}.py"] = text
     for name, text in files.items():
         with atomic_path(folder / name) as part:
             part.write_text(text)

@@ -21,7 +21,7 @@ from stforecast.federated.runs.run_folder import AGAIN, LINES, read_csv
 RESULTS = "federation.json"
 """Name of the file that a server writes at the end of its run."""
 
-EVENTS = "server.jsonl"
+JOURNAL = "server.jsonl"
 """Name of the file of events in the server's results."""
 
 WAITING, RUNNING, FINISHED, FAILED = "waiting for nodes", "running", "finished", "failed"
@@ -187,10 +187,10 @@ def read_event_log(folder: Path) -> Iterator[dict[str, Any]]:
 
     So is a last line that is still being written, without one.
     """
-    path = folder / EVENTS
+    path = folder / JOURNAL
     if not path.is_file():
         raise InputError(
-            f"{folder}: no {EVENTS} here; ",
+            f"{folder}: no {JOURNAL} here; ",
             Words("give the {results} of a federation whose run has begun"),
         )
     with path.open(errors="replace") as lines:
@@ -224,10 +224,6 @@ def read_results(folder: Path) -> dict[str, Any] | None:
     for name, n in lines.items():
         read_csv(folder / name, (), lines=n)
     return dict(about)
-
-
-LAST_ROUNDS = 5
-"""Number of rounds that are shown."""
 
 
 def status_text(standing: Standing) -> str:
@@ -276,7 +272,7 @@ def _nodes(s: Standing) -> str:
 
 def _rounds(s: Standing) -> str:
     shown = ("round", "train_loss", "validation_loss", "participants", "failed", "seconds")
-    rows = [[s.rounds[i].get(name) for name in shown] for i in sorted(s.rounds)[-LAST_ROUNDS:]]
+    rows = [[s.rounds[i].get(name) for name in shown] for i in sorted(s.rounds)[-5:]]
     headers = ["round", "train loss", "validation loss", "clients", "left out", "seconds"]
     return _table(rows, headers, floatfmt=".4g")
 

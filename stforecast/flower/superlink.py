@@ -28,13 +28,7 @@ from data_prep.base.files import naming_full_disk
 from data_prep.base.progress import ready
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.flower import supernode
-from stforecast.flower.gate import LARGEST, check_closed, make_gate, other_addresses, tried
-
-NO_USES = (
-    *("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
-    *("encipher_only", "decipher_only"),
-)
-"""What no key of ours is used for."""
+from stforecast.flower.gate import check_closed, make_gate, other_addresses, tried
 
 
 @dataclass(frozen=True)
@@ -66,7 +60,12 @@ def make_keys(folder: Path, days: int = 2) -> Keys:
             digital_signature=not authority,
             key_cert_sign=authority,
             crl_sign=authority,
-            **dict.fromkeys(NO_USES, False),
+            content_commitment=False,
+            key_encipherment=False,
+            data_encipherment=False,
+            key_agreement=False,
+            encipher_only=False,
+            decipher_only=False,
         )
         extensions: list[tuple[x509.ExtensionType, bool]] = [  # Each with whether it is critical.
             (x509.BasicConstraints(authority, None), True),
@@ -106,16 +105,8 @@ def _name(text: str) -> Any:
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 120.0
-"""Seconds that a SuperLink may take to start."""
-
 CONNECTION = "server"
 """Name of the SuperLink in Flower's configuration."""
-
-UNSAFE = (
-    "%s: whoever reaches %s can list, register and run anything, which is to run any "
-    "code on this server; keep strangers off by a firewall"
-)
 
 
 @dataclass(frozen=True)
@@ -204,8 +195,8 @@ class FederationServer(CheckedOptions):
 
         try:
             gate = make_server(
-                make_gate(address, keys.authority, self.unsafe_open),
-                LARGEST,
+                make_gate(address, keys.authority, everything=self.unsafe_open),
+                2**26,  # Bytes of the largest message; Flower sends tensors in parts of 5 MiB.
                 ssl_certfile=self.certificate,
                 ssl_keyfile=str(self.private_key),
             )
@@ -229,7 +220,12 @@ class FederationServer(CheckedOptions):
         """Try what strangers can do, and say what is ready."""
         where = f"{self.host}:{self.port}"
         if self.unsafe_open:
-            log.warning(UNSAFE, Words("{unsafe_open}"), where)
+            log.warning(
+                "%s: whoever reaches %s can list, register and run anything, which is to run any "
+                "code on this server; keep strangers off by a firewall",
+                Words("{unsafe_open}"),
+                where,
+            )
         else:
             own = f"[{self.host}]" if ":" in self.host else self.host
             hosts = (
@@ -244,7 +240,7 @@ class FederationServer(CheckedOptions):
 
 def _wait_for(superlink: subprocess.Popen[bytes], address: str) -> None:
     """Wait until a SuperLink answers."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + 120
     while superlink.poll() is None and time.monotonic() < end:
         if tried(f"https://{address}", run=False):
             return

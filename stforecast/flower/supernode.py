@@ -2,7 +2,8 @@
 
 The server keeps a place for a node that was killed for about a minute (Flower's lease). Until then
 it refuses the same key, and the SuperNode that was started again ends at once with Flower's error
-2004; an unknown key looks the same. So a refusal is taken for a lease for `REFUSED` seconds.
+2004; an unknown key looks the same. So for five minutes, several leases, a refusal is
+taken for a lease.
 
 Every program is started in a process group of its own, so its children are stopped with it.
 """
@@ -33,45 +34,16 @@ from data_prep.base.errors import InputError, Words
 
 log = logging.getLogger(__name__)
 
-REFUSED = 300.0
-"""Seconds of refusals after which the key counts as unknown: several of Flower's leases."""
-
 FIRST_WAIT, LONGEST_WAIT = 1.0, 10.0
 """Seconds before a new start: the wait doubles from the first to the longest."""
 
-STEADY = 60.0
-"""Seconds after joining from which on a SuperNode that ends is started again after `FIRST_WAIT`."""
-
-LEAVE = 10.0
-"""Seconds that a SuperNode has to leave the federation before it is killed."""
-
-JOINED = re.compile(r"SuperNode ID: (\d+)")
 UNREACHABLE = "Connection attempt failed"
-REFUSAL = re.compile(r"\[code: 2004\]")
-KEYLESS = re.compile(r"\[code: 2001\]")
-CERTIFICATE = re.compile(r"certificate verify failed: ([^(\n]*[^(\n. ])")
-ERROR = re.compile(r"(?<=Exit Code: )\d+(?s:.*?)(?=\nFor more information|\Z)")
-CONNECTION_ERROR = 305
-"""Flower's code for a server that cannot be reached or refuses."""
-
-LEVEL = re.compile(r"^(?:\x1b\[\d+m)*(DEBUG|INFO|WARNING|ERROR) *(?:\x1b\[0m)?:\s*")
-LEVELS = {
-    "DEBUG": logging.DEBUG,
-    "INFO": logging.DEBUG,
-    "WARNING": logging.WARNING,
-    "ERROR": logging.ERROR,
-}
-"""Levels by Flower's: what it informs of are several lines a message."""
-
-COLOUR = re.compile(r"\x1b\[\d*m")
+REFUSAL = r"\[code: 2004\]"
 
 HOST = "127.0.0.1"
 
 GRACE = 5.0
 """Seconds that a process has to terminate before it is killed."""
-
-PR_SET_PDEATHSIG = 1
-"""Linux's number of the request for a signal when the parent ends."""
 
 
 def find_program(name: str) -> str:
@@ -137,7 +109,7 @@ def end_with_parent() -> None:
     """Let Linux end this process, which is about to start another program, with its parent."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # It may be ignored where this was started.
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 def start_program(command: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
@@ -227,20 +199,21 @@ class Ending:
         """Return the lines as one text."""
         return "\n".join(self.lines)
 
-    def failed_by(self, said: re.Pattern[str]) -> re.Match[str] | None:
+    def failed_by(self, said: str) -> re.Match[str] | None:
         """Return the match of a pattern in its last lines; None if it has joined."""
-        return said.search(self.text) if self.joined is None else None
+        return re.search(said, self.text) if self.joined is None else None
 
     @property
     def permanent(self) -> bool:
         """Return whether another try would end in the same way."""
-        unreachable = f"Exit Code: {CONNECTION_ERROR}" in self.text
+        unreachable = "Exit Code: 305" in self.text  # Or it refuses.
         return self.joined is None and self.code > 0 and not unreachable
 
     @property
     def reason(self) -> str:
         """Return Flower's error, or else the last line."""
-        if found := ERROR.search(self.text):
+        error = r"(?<=Exit Code: )\d+(?s:.*?)(?=\nFor more information|\Z)"
+        if found := re.search(error, self.text):
             return " ".join(found[0].split())
         return self.lines[-1] if self.lines else "it printed nothing"
 
@@ -261,7 +234,7 @@ class Supervisor:
     command: Callable[[int], list[str]]
     superlink: str
     answers: Sequence[str] = ()
-    refused: float = REFUSED
+    refused: float = 300.0
     waits: tuple[float, float] = (FIRST_WAIT, LONGEST_WAIT)
     _refused_since: float | None = field(default=None, init=False)
 
@@ -276,7 +249,7 @@ class Supervisor:
                 wait = self.waits[0]
                 while True:
                     ending = self._run_once()
-                    if ending.joined and time.monotonic() - ending.joined > STEADY:
+                    if ending.joined and time.monotonic() - ending.joined > 60:
                         wait = self.waits[0]
                     self._check(ending)
                     log.warning("%s; again in %g s", self._reason(ending), wait)
@@ -298,20 +271,22 @@ class Supervisor:
             with answers if self.answers else contextlib.nullcontext():
                 ending.code = process.wait()
         finally:
-            stop_all_of(process, grace=LEAVE)
+            stop_all_of(process, grace=10.0)  # In which it leaves the federation.
             reader.join(2.0)
         return ending
 
     def _read(self, lines: IO[str], ending: Ending) -> None:
         """Log what a SuperNode prints and note what tells its state."""
+        begin = re.compile(r"^(?:\x1b\[\d+m)*(DEBUG|INFO|WARNING|ERROR) *(?:\x1b\[0m)?:\s*")
         for line in lines:
-            found = LEVEL.match(line)
-            level = LEVELS[found[1]] if found else logging.INFO
-            text = COLOUR.sub("", line[found.end() :] if found else line).rstrip()
+            found, level = begin.match(line), logging.INFO
+            if found:  # Flower informs of several lines a message.
+                level = logging.DEBUG if found[1] == "INFO" else getattr(logging, found[1])
+            text = re.sub(r"\x1b\[\d*m", "", line[found.end() :] if found else line).rstrip()
             if not text:
                 continue
             log.log(level, "flower: %s", text)
-            if found := JOINED.search(text):
+            if found := re.search(r"SuperNode ID: (\d+)", text):
                 ending.joined, self._refused_since = time.monotonic(), None
                 log.info("joined the federation at %s as node %s", self.superlink, found[1])
             if UNREACHABLE in text and UNREACHABLE not in ending.text:
@@ -330,13 +305,13 @@ class Supervisor:
 
     def _check(self, ending: Ending) -> None:
         """Raise an error if another try would not help."""
-        if why := ending.failed_by(CERTIFICATE):
+        if why := ending.failed_by(r"certificate verify failed: ([^(\n]*[^(\n. ])"):
             raise InputError(
                 f"{self.superlink} shows a certificate that this node does not trust ({why[1]}); ",
                 Words("give its authority's, such as ca.crt, as {root_certificates}, "),
                 "or ask the server's owner for one that is valid now and has the server's name",
             )
-        if ending.failed_by(KEYLESS):
+        if ending.failed_by(r"\[code: 2001\]"):
             raise InputError(
                 f"{self.superlink} lets in only nodes with a key that it knows; make one "
                 "with ssh-keygen (docs/federation.md), let the server's owner register its public "

@@ -16,9 +16,9 @@ from typing import Any
 from data_prep.base.errors import CommandFormatter, log_text, plain
 from data_prep.base.files import atomic_path
 from stforecast.flower.standing import (
-    EVENTS,
     FAILED,
     FINISHED,
+    JOURNAL,
     RUNNING,
     WAITING,
     Standing,
@@ -128,7 +128,7 @@ class MetricsFile(logging.Handler):
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self.path = folder / METRICS
-        earlier = read_event_log(folder) if (folder / EVENTS).exists() else ()
+        earlier = read_event_log(folder) if (folder / JOURNAL).exists() else ()
         self.standing = Standing.of(earlier)
         self._lines = JsonLines()
 

@@ -32,9 +32,6 @@ NUMPY = "numpy.ndarray"
 POLL = 1.0
 """Seconds between two looks for an answer, and for lost nodes."""
 
-MOST_LOOKS = 20.0
-"""Looks for answers in a second at most, over all nodes."""
-
 
 def pack(message: Message) -> Any:
     """Convert a message to Flower's content, a `RecordDict`."""
@@ -108,7 +105,7 @@ class _Asked:
     @property
     def pause(self) -> float:
         """Seconds between two looks for an answer."""
-        return max(POLL, len(self._sent) / MOST_LOOKS)
+        return max(POLL, len(self._sent) / 20)  # Over all nodes, 20 looks in a second at most.
 
     def nodes(self) -> set[int]:
         """Return the nodes that have not answered."""
@@ -154,7 +151,7 @@ class _Asked:
                 ended.set()
                 del self._sent[i]
 
-    def next(self, wait: bool) -> tuple[int, Message | str] | None:
+    def next(self, *, wait: bool) -> tuple[int, Message | str] | None:
         """Return a node and its answer; None if none has come, or comes within a pause."""
         while True:
             try:
@@ -194,7 +191,7 @@ class GridLink:
         asked.send(messages, timeout)
         while busy := asked.nodes():
             waits = len(answers) < enough
-            if found := asked.next(waits):
+            if found := asked.next(wait=waits):
                 answers[found[0]] = found[1]
             elif waits:
                 asked.forget(asked.silent() | (busy - self.nodes()))

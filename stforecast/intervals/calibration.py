@@ -31,10 +31,6 @@ PREFIX = "interval/"
 VALUES = 2**17
 """Radii that tracking keeps of the cells that are calibrated at a time, for each of its rates."""
 
-FURTHEST = 2.0
-"""Most by which `normalised` widens an interval, in largest scores that are known of its client and
-step ahead: its scale must not carry a bound further than errors have been."""
-
 
 @dataclass(frozen=True, eq=False)
 class Forecasts:
@@ -263,7 +259,9 @@ def _tracked_side(
     if known.shape[1] < fewest_scores(share):
         past, known = _of_all_steps(past), _of_all_steps(known)
     most = largest_known(known, coming)
-    most = np.where(np.isneginf(most), np.inf, FURTHEST * np.maximum(most, 0))
+    # At most twice the largest score that is known of the client and step ahead: the scale must not
+    # carry a bound further than errors have been.
+    most = np.where(np.isneginf(most), np.inf, 2.0 * np.maximum(most, 0))
     return tracked_radii(past, new, share) - inner, most
 
 

@@ -150,18 +150,14 @@ def _tracked(
             np.minimum(moved, most[t, :n], out=moved)
             if gaps:
                 np.copyto(moved, np.maximum(score, SMALLEST), where=np.isnan(moved))
-            loss = _pinball(score - was, coverage)
+            error = score - was  # No loss where no score or no radius was known.
+            loss = np.fmax(np.maximum(coverage * error, (coverage - 1) * error), 0.0)
             loss -= loss.mean(axis=1, keepdims=True)
             regret[:n] += loss
             squares[:n] += np.square(loss, out=loss).max(axis=1, keepdims=True)
         single[t % len(single)] = radius
         mean[t] = (_weights(regret, squares) * radius).sum(axis=1)
     return np.where(np.isnan(mean), np.inf, mean).transpose(2, 0, 1)
-
-
-def _pinball(error: np.ndarray, level: float) -> np.ndarray:
-    """Return pinball losses; 0 where no score or no radius was known."""
-    return np.fmax(np.maximum(level * error, (level - 1) * error), 0.0)
 
 
 def _weights(regret: np.ndarray, squares: np.ndarray) -> np.ndarray:

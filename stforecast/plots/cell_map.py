@@ -168,7 +168,11 @@ class Places:
 def find_places(forecasts: xr.Dataset, cube: xr.Dataset | None) -> Places:
     """Find the places of the cells of a run's forecasts; its data are None if they are gone."""
     cells = forecasts["cell"].to_numpy()
-    city = _city("" if cube is None else str(cube.attrs.get("source", "")))
+    source = "" if cube is None else str(cube.attrs.get("source", ""))
+    # The city whose published grid the cells are of, also if they are simulated.
+    of_source = {MILAN.source: "milan", TRENTINO.source: "trentino"}.get(source)
+    known = (c for name, c in CITIES.items() if name == of_source or f"city {name}," in source)
+    city = next(known, None)
     if {"lon", "lat"} <= set(forecasts.coords):
         lon, lat = (forecasts[name].to_numpy().astype(float) for name in ("lon", "lat"))
     elif city is not None and cells.dtype.kind in "iu":
@@ -194,13 +198,6 @@ def find_places(forecasts: xr.Dataset, cube: xr.Dataset | None) -> Places:
 def _tiles(note: str) -> Places:
     nothing = np.empty(0)
     return Places("tiles", nothing, nothing, (1.0, 1.0), np.empty((0, 2), dtype=int), note)
-
-
-def _city(source: str) -> City | None:
-    """Return the city whose published grid the cells are of, also if they are simulated."""
-    names = {MILAN.source: "milan", TRENTINO.source: "trentino"}
-    simulated = (city for name, city in CITIES.items() if f"city {name}," in source)
-    return CITIES[names[source]] if source in names else next(simulated, None)
 
 
 def _on_plane(

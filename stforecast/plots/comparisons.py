@@ -268,17 +268,9 @@ def sweep(
         runs,
         setting,
         lambda some: names.pooled_errors(some, metric),
-        _default,
         lambda several: names.axis_name(metric, runs, seeds=several),
         width,
     )
-
-
-def _default(run: ForecastRun, setting: str) -> object:
-    from stforecast.forecasting.config import RunOptions, resolve
-
-    model = run.settings.get("model", RunOptions.model)
-    return resolve(run.method, model=model).flat().get(setting)
 
 
 @figure

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError, close_to, some
+from stforecast.bench.run_groups import T
 from stforecast.comparison.errors import SCALES, SEASONAL, scale_variable, variables
 from stforecast.comparison.rows import check_targets, scaled_as
 from stforecast.forecasting.results import ROUND_COLUMNS, ForecastRun, bounds_of
@@ -20,8 +21,6 @@ from stforecast.intervals.bands import Bands
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 from stforecast.metrics.metric import Scale
 from stforecast.metrics.point import evaluate, evaluate_intervals
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,9 @@ def method_numbers(group: RunGroup[ForecastRun], metric: str) -> MethodNumbers:
     whole = [runs for runs in seeds if len(folds_of(runs)) == n_folds] or seeds[:1]
     found = [_of_seed([*folds_of(runs).values()], metric, first=runs is whole[0]) for runs in whole]
     errors, mae = ([getattr(of, name) for of in found] for name in ("errors", "mae"))
-    return dataclasses.replace(found[0], errors=_mean(errors), mae=np.mean(mae, axis=0))
+    *means, by_day = (np.mean(values, axis=0) for values in zip(*errors, strict=True))
+    pooled = Errors._make([*means, pd.Series(by_day, errors[0].by_day.index)])
+    return dataclasses.replace(found[0], errors=pooled, mae=np.mean(mae, axis=0))
 
 
 def _of_seed(folds: Sequence[ForecastRun], metric: str, *, first: bool) -> MethodNumbers:
@@ -208,11 +210,6 @@ def _finalised(blocks: Sequence[_Sums]) -> Errors:
             by_step,
             pd.Series(by_day, blocks[0].days),
         )
-
-
-def _mean(several: Sequence[Errors]) -> Errors:
-    means = [np.mean(values, axis=0) for values in zip(*several, strict=True)]
-    return Errors._make([*means[:-1], pd.Series(means[-1], several[0].by_day.index)])
 
 
 def _mean_by_cell(forecasts: Sequence[xr.Dataset], name: str) -> np.ndarray:

@@ -7,10 +7,8 @@ import gzip
 import json
 import math
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,12 +16,14 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError, counted, some
-from data_prep.cube import local_time, observed, services_of, step_of
+from data_prep.cube import services_of
+from data_prep.described import cube_facts, profile_facts
+from data_prep.description import describe_cube, profile
+from data_prep.readers.units import with_unit
+from stforecast.bench.kind import kind_of, usual_settings
 from stforecast.bench.run_groups import R, RunGroup
 from stforecast.bench.tables import number, versions_of
-from stforecast.comparison.errors import clock_of
 from stforecast.comparison.rows import folds_of
-from stforecast.data.dates import in_words
 from stforecast.federated.runs.run_folder import Run
 from stforecast.forecasting.results import ForecastRun, data_of
 
@@ -174,103 +174,34 @@ def _plain(content: Any) -> Any:
     return content
 
 
-AT_ONCE = 20_000_000
-"""Values to read at once."""
-
-MOST_VALUES = 200_000_000
-"""Values of a cube up to which all its services are searched for gaps, not only the run's."""
-
-
 @dataclass(frozen=True)
 class DataSheet:
-    """What is known of the data: facts, gaps of each service if the data are there, checksums."""
+    """What is known of the data: facts, and checksums of the source files."""
 
     facts: dict[str, str]
-    services: Table | None
-    checksums: dict[str, str]
+    checksums: dict[str, str] = field(default_factory=dict)
 
 
 def data_sheet(run: ForecastRun, cube: xr.Dataset | None) -> DataSheet:
-    """Describe the data of a run; they are None if they are not there any more."""
-    path = data_of(run.about)
+    """Describe the data of a run as `stforecast info` does; None if they no longer exist."""
+    path, name = data_of(run.about), run.about["service"]
     if cube is None:
         gone = f"{path}: no longer exist, so their gaps and sources are unknown"
-        units = _units(run.about["units"])
-        return DataSheet({"data": gone, "service": run.about["service"], "units": units}, None, {})
-    checksums = json.loads(str(cube.attrs.get("source_checksums", "{}")))
-    names = services_of(cube)
-    counted_all = sum(cube[name].size for name in names) <= MOST_VALUES
-    own = run.about["service"]
-    rows = [_service_row(cube, name) for name in names if counted_all or name == own]
-    notes = [
-        "missing: share of steps × cells without a value. blank cells: cells without any value, or "
-        "with nothing but zeros."
-    ]
-    if "Telecom Italia" in f"{cube.attrs.get('title')} {cube.attrs.get('source')}":
-        notes.append(
-            "Telecom Italia leaves a field empty where nothing was recorded; it is read as 0."
-        )
-    table = Table("Missing values and zeros", rows, notes)
-    return DataSheet(_facts(run, path, cube), table, checksums)
-
-
-def _facts(run: ForecastRun, path: Path, cube: xr.Dataset) -> dict[str, str]:
-    times, step = local_time(cube), step_of(cube)
-    zone, clock = str(cube.attrs.get("time_zone", "UTC")), str(cube.attrs.get("clock", "utc"))
-    kept = "UTC" if clock == "utc" else "the local wall clock, never adjusted"
-    service = cube[run.about["service"]]
-    long_name = str(service.attrs.get("long_name", run.about["service"]))
-    n_forecast = int(run.about.get("clients", cube.sizes["cell"]))
-    zero = "missing" if service.attrs.get("zero_is_missing", 0) else "a value"
+        return DataSheet({"data": gone, "service": with_unit(name, run.about["units"])})
+    about = describe_cube(cube.drop_vars([other for other in services_of(cube) if other != name]))
+    service = about["services"][name]
     outliers = {f"{n} of cell {cell}": n for cell, n in run.about.get("outliers", {}).items()}
     readings = counted(sum(outliers.values()), "reading")
-    return {
+    facts = {
         "data": str(path),
-        "title": str(cube.attrs.get("title", "-")),
-        "source": str(cube.attrs.get("source", "-")),
-        "licence": str(cube.attrs.get("license", "-")),
-        "service": f"{run.about['service']} ({long_name})",
-        "units": _units(str(service.attrs.get("units", "1"))),
-        "a zero is": zero,
+        **cube_facts(about),
+        "forecast": counted(int(run.about.get("clients", about["cells"])), "cell"),
+        "service": with_unit(str(cube[name].attrs.get("long_name", name)), service["units"]),
+        "a zero is": "missing" if service["zero_is_missing"] else "a value",
+        **({} if service["blank"] else profile_facts(profile(cube, name))),
         "not believed": f"{readings}: {some(outliers)}" if outliers else "no reading",
-        "cells": f"{cube.sizes['cell']:,}, of which {n_forecast:,} were forecast",
-        "steps": f"{cube.sizes['time']:,} of {in_words(1, step)}",
-        "extent": f"{times[0]:%Y-%m-%d %H:%M} to {times[-1]:%Y-%m-%d %H:%M}, {clock_of(zone)}",
-        "time zone": f"{zone}; the file stores {kept}",
     }
-
-
-def _units(units: str) -> str:
-    return "none" if units == "1" else units
-
-
-def _service_row(cube: xr.Dataset, name: str) -> dict[str, str]:
-    n_cells, n_values = cube.sizes["cell"], cube[name].size
-    n_missing = n_zeros = 0
-    recorded, above_zero = (np.zeros(n_cells, dtype=bool) for _ in range(2))
-    without: list[bool] = []
-    at_once = max(1, AT_ONCE // n_cells)
-    for start in range(0, cube.sizes["time"], at_once):
-        values = observed(cube.isel(time=slice(start, start + at_once)), name).to_numpy()
-        missing = np.isnan(values)
-        n_missing += int(missing.sum())
-        n_zeros += int((values == 0).sum())
-        recorded |= ~missing.all(axis=0)
-        above_zero |= (~missing & (values != 0)).any(axis=0)
-        without += missing.all(axis=1).tolist()
-    blank = cube["cell"].to_numpy()[~(recorded & above_zero)]
-    named = "all" if len(blank) == n_cells else some(blank.tolist(), 8)
-    longest = max((len(list(run)) for nothing, run in groupby(without) if nothing), default=0)
-    return {
-        "service": name,
-        "units": _units(str(cube[name].attrs.get("units", "1"))),
-        "missing": share(n_missing / n_values),
-        "zeros": share(n_zeros / n_values),
-        "steps without any value": (
-            f"{counted(sum(without), 'step')}, at most {longest} in a row" if longest else "0"
-        ),
-        "blank cells": named if len(blank) else "0",
-    }
+    return DataSheet({topic: fact for topic, fact in facts.items() if fact}, about["checksums"])
 
 
 @dataclass(frozen=True)
@@ -285,13 +216,11 @@ class RunsSheet:
 
 def forecasts_sheet(groups: Sequence[RunGroup[ForecastRun]]) -> RunsSheet:
     """Describe the forecast runs of one task."""
-    return runs_sheet(groups, repeat_command, _dates(groups))
+    return runs_sheet(groups, _dates(groups))
 
 
-def runs_sheet(
-    groups: Sequence[RunGroup[R]], repeat: Callable[[R], str], dates: Table | None = None
-) -> RunsSheet:
-    """Describe the runs of one task, and the commands by which `repeat` makes them again."""
+def runs_sheet(groups: Sequence[RunGroup[R]], dates: Table | None = None) -> RunsSheet:
+    """Describe the runs of one task, and the commands that make them again."""
     rows: dict[str, dict[str, str]] = {}
     for group in groups:
         for name, value in group.runs[0].settings.items():
@@ -303,7 +232,7 @@ def runs_sheet(
     return RunsSheet(
         dates,
         Table("All settings, as given", [*rows.values()]),
-        {group.name: repeat(group.runs[0]) for group in groups},
+        {group.name: repeat_command(group.runs[0]) for group in groups},
         versions_of(run for group in groups for run in group.runs),
     )
 
@@ -321,22 +250,16 @@ def _dates(groups: Sequence[RunGroup[ForecastRun]]) -> Table:
     return Table("Dates, on the clock of the data", rows)
 
 
-def repeat_command(run: ForecastRun) -> str:
-    """Return the command that repeats a forecast run."""
-    from stforecast.forecasting.config import defaults, resolve  # imports torch
-
+def repeat_command(run: Run) -> str:
+    """Return the command that repeats a run, with the settings that are not the usual ones."""
     try:
-        model = defaults(run.method)["model"]
-        chosen = resolve(run.method, model=run.settings.get("model") or model)
-        usual = {**chosen.flat(), "model": model}
-    except InputError:  # It is not installed here.
+        usual, settings = usual_settings(run), kind_of(run.about).settings
+        own = settings.defaults(run.method)
+        usual |= {name: own[name] for name in settings.depends_on}
+    except InputError:  # Its method, or the like, is not installed here.
         usual = {}
-    return command_of(run, usual, "--data", str(data_of(run.about)))
-
-
-def command_of(run: Run, usual: Mapping[str, Any], *words_before: str) -> str:
-    """Return the command of a run, with the settings that are not the usual ones."""
-    words = [*run.command.split(), "--method", run.method, *words_before]
+    words = [*run.command.split(), "--method", run.method]
+    words += [] if "data" in run.settings else ["--data", str(data_of(run.about))]
     for name, value in run.settings.items():
         if name == "method" or value is None or (name in usual and usual[name] == value):
             continue

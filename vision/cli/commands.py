@@ -99,15 +99,13 @@ def run_images_command(
     say_next("report", finished.folder, "--out", "report.html")
 
 
-NOT_ON_NODES = {"data", "images", "imbalance", "surrogate", "partition", "feature_cache"}
-NOT_ON_NODES |= {"workers", "cohort", "test_every", "checkpoint_every", "poll"}
-"""Options of a run that nodes do not read: each has its own images, and they are one client."""
-
-
 def _federation_options(args: list[str]) -> dict[str, list[click.Option]]:
     found = _run_options(args).items()
     sections = {title: each for title, each in found if not title.startswith("Partition")}
-    return with_server(sections, NOT_ON_NODES)
+    # Each node has its own images, and they are one client.
+    left_out = {"data", "images", "imbalance", "surrogate", "partition", "feature_cache"}
+    left_out |= {"workers", "cohort", "test_every", "checkpoint_every", "poll"}
+    return with_server(sections, left_out)
 
 
 @command(CONFIG, NODES, name="federate", sections=_federation_options)
@@ -121,10 +119,6 @@ def federate_images_command(
     out: Path | None = None,
     results: Path | None = None,
     nodes: tuple[str, ...],
-    secure_aggregation: bool = False,
-    plain_uploads: bool = False,
-    allow_disclosure: bool = False,
-    unsafe_open: bool = False,
     **settings: Any,
 ) -> None:
     """Write the Flower app of a federation of images, to be started with `flwr run`.
@@ -138,13 +132,6 @@ def federate_images_command(
         classes: names of all nodes' classes, such as cat,dog; a node may lack some.  [required]
         out: folder for the app.  [required]
         results: folder on the server for the results.  [required]
-        secure_aggregation: refuse settings with which the nodes' uploads cannot be masked. They
-            are masked wherever the method's server needs only sums, so that it learns no more.
-        plain_uploads: do not mask uploads, so that the server sees what each node sends.
-        allow_disclosure: write a run also if two parties take part and each can compute the
-            other's data.
-        unsafe_open: run although strangers can run apps at the server's address; see
-            stforecast federate serve.
     """
     options.check_given(ctx, "classes")
     assert classes is not None
@@ -153,9 +140,9 @@ def federate_images_command(
 
     shared = shared_settings(ctx, settings, nodes)
     check_read(method, options.given(ctx, settings))
-    shared |= {"unsafe_open": unsafe_open, "classes": parse_classes(classes)}
     found = resolve(method, **settings, clients=clients)
-    write_federation(ctx, out, ImageFederation(found, **shared))
+    federation = ImageFederation(found, **shared, classes=parse_classes(classes))
+    write_federation(ctx, out, federation)
 
 
 def _divide_options(args: list[str]) -> dict[str, list[click.Option]]:

@@ -224,11 +224,6 @@ TO_TELL = "seeds needed"
 
 HOLDS, NOT, UNTOLD = "holds", "does not hold", "undecided"
 
-NOTE = (
-    f"{HOLDS}: each interval lies above the claimed value; {NOT}: one interval lies below it or "
-    f"ends at it; {UNTOLD}: all other cases. Differences are in points, with 95 % intervals."
-)
-
 
 @dataclass(frozen=True)
 class Claim(CheckedOptions):
@@ -307,7 +302,12 @@ def answers(claims: Sequence[Claim], runs: Sequence[ImageRun]) -> list[Part]:
         for where, here, found in _found(claim, rows):
             answer = verdict(found, least, seeds)
             cells.append({HEADING: claim.says, "of": where, "here": here, "answer": answer})
-    return [cells, NOTE]
+    return [
+        cells,
+        f"{HOLDS}: each interval lies above the claimed value; {NOT}: one interval lies below it "
+        f"or ends at it; {UNTOLD}: all other cases. "
+        "Differences are in points, with 95 % intervals.",
+    ]
 
 
 Found = Collection[Estimate | None]

@@ -7,16 +7,15 @@ from typing import Any
 
 import pandas as pd
 
-from data_prep.base.errors import InputError, some
+from data_prep.base.errors import some
 from stforecast.bench.curves import places
 from stforecast.bench.drawing import png_address
 from stforecast.bench.run_groups import ALL, select
 from stforecast.report.section import Chart, Picture, Section, evenly, looks
-from stforecast.report.tables import DataSheet, Table, command_of, runs_sheet
+from stforecast.report.tables import DataSheet, Table, runs_sheet
 from vision.cli.compare import compared, compared_masks
-from vision.cli.tables import NOTE, accuracy_notes, accuracy_rows, kept_rows, stages_in_turn
+from vision.cli.tables import STAGES_NOTE, accuracy_notes, accuracy_rows, kept_rows, stages_in_turn
 from vision.comparison import ModelRow, shares_by_client
-from vision.config import defaults, resolve
 from vision.evaluation import MASKS
 from vision.plots.curves import accuracies
 from vision.plots.partition import PARTS, partition, stream
@@ -34,7 +33,9 @@ def image_section(name: str, rows: Sequence[ModelRow], reference: str | None) ->
     tables.append(Table("Accuracies in %, floats and seconds", accuracy_rows(rows), notes))
     in_turn = all(stages_in_turn(run) for row in rows for run in row.group.runs)
     if in_turn:
-        tables.append(Table("Accuracy and forgetting after each stage", kept_rows(rows), [NOTE]))
+        tables.append(
+            Table("Accuracy and forgetting after each stage", kept_rows(rows), [STAGES_NOTE])
+        )
     groups = list({row.group.name: row.group for row in rows}.values())
     first = groups[0].runs[0]
     place = places((row.name, row.group.runs[0].method) for row in rows)
@@ -48,8 +49,8 @@ def image_section(name: str, rows: Sequence[ModelRow], reference: str | None) ->
         tables,
         charts,
         picture=_division(first),
-        data=DataSheet(_facts(first), None, {}),
-        runs=runs_sheet(groups, _repeat),
+        data=DataSheet(_facts(first)),
+        runs=runs_sheet(groups),
     )
 
 
@@ -144,13 +145,3 @@ def _facts(run: ImageRun) -> dict[str, str]:
         **({"stages": str(about["stages"])} if "stages" in about else {}),
         **sizes,
     }
-
-
-def _repeat(run: ImageRun) -> str:
-    """Return the command that repeats a run."""
-    chosen = {name: run.settings[name] for name in ("method", "model", "partition")}
-    try:
-        usual = resolve(**chosen).flat() | defaults(run.method)
-    except InputError:  # a method, model or partition of a package that is not installed here
-        usual = {}
-    return command_of(run, usual)

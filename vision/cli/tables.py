@@ -18,7 +18,7 @@ from vision.methods import METHODS
 from vision.results import ImageRun
 from vision.streams.measures import forgetting, known, spatial_retention, temporal_retention
 
-NOTE = (
+STAGES_NOTE = (
     "task classes: a prediction chooses from the classes of the test image's task; forgetting: "
     "drop from the best accuracy on a former stage to the accuracy on it after the last stage; "
     "KR_t: share of the accuracy on the first stage that clients' own models retain; KR_s: "
@@ -61,14 +61,6 @@ def _row(runs: Sequence[ImageRun], view: str, mask: str) -> dict[str, str]:
 
 SELECTIONS = {"last": "last round", "last ten": "last ten", "best": "best round"}
 """Headings of the selections in a table."""
-
-
-JUDGED = {
-    "own": "each client's model after its local training",
-    "averaged": "the average of the clients' models",
-    "": "the method averages no models",
-}
-"""The models that predict, in words."""
 
 
 def image_summary(run: ImageRun) -> str:
@@ -118,8 +110,12 @@ def judged_note(found: Collection[str]) -> str:
     >>> judged_note({"own"})
     "judged with own: each client's model after its local training"
     """
-    notes = [f"{value or '-'}: {words}" for value, words in JUDGED.items() if value in found]
-    return f"judged with {'; '.join(notes)}"
+    notes = {
+        "own": "own: each client's model after its local training",
+        "averaged": "averaged: the average of the clients' models",
+        "": "-: the method averages no models",
+    }
+    return f"judged with {'; '.join(words for value, words in notes.items() if value in found)}"
 
 
 def accuracy_tables(
@@ -202,7 +198,7 @@ def _section(
         *filter(None, (tables.left_out(g.name, [r.rounds() for r in g.runs]) for g in groups)),
     ]
     if all(stages_in_turn(r) for r in runs):
-        parts += [kept_rows(rows), NOTE]
+        parts += [kept_rows(rows), STAGES_NOTE]
     if len(rows) > 1:
         parts += compared(rows, name, reference).parts()
     return parts

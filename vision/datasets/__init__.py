@@ -1,7 +1,8 @@
 """Image data sets; every function here that is marked `listed` reads one.
 
 `load` reads one or a union of them as an `ImageSet` of uint8 tensors. To add a data set, add one
-function in a new file of this package. Nothing is unpickled.
+function in a new file of this package. Nothing is unpickled. Sets without an official split hold
+out a fifth of each class and domain for testing.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import inspect
 from collections.abc import Callable
 from pathlib import Path
 
-from data_prep.base.errors import InputError, Words, choose
+from data_prep.base.errors import InputError, Words
 from data_prep.base.registry import Registry, is_listed
 from vision.datasets.image_set import ImageSet, join
 
@@ -21,9 +22,8 @@ DATASETS: Registry[Reader] = Registry(
 )
 """Readers by the user's name for the data set, with dashes: `office-caltech10`.
 
-A reader's docstring is the data sheet. Its parameter `root`, if it has one, is the user's folder;
-the others are its options. Most have `size`, the height and width of all images (None if those of
-the files are equal), and `test_share` and `seed`, which split sets without an official split.
+A reader's docstring is the data sheet. It may have two parameters: `root`, the user's folder, and
+`size`, the height and width of all images, None if those of the files are equal.
 """
 
 
@@ -41,9 +41,7 @@ def has_files(name: str) -> bool:
     return "root" in inspect.signature(DATASETS.find(name)).parameters
 
 
-def load(
-    name: str, root: str | Path | None = None, *, size: int | None = None, **options: object
-) -> ImageSet:
+def load(name: str, root: str | Path | None = None, *, size: int | None = None) -> ImageSet:
     """Load a data set, or a union of several: `load("mnist+usps+syn-generated", root, size=32)`.
 
     Args:
@@ -51,26 +49,19 @@ def load(
         root: folder with the official files; a file or folder for `npz` and `folder`; not needed by
             sets that are built in or generated.
         size: height and width of all images; None keeps their size.
-        options: options of the readers, e.g. `test_share`, `seed` or `n_images`; each is passed to
-            the readers that accept it.
 
     >>> load("digits8x8", size=16).images.shape
     torch.Size([1797, 1, 16, 16])
     """
     names = names_in(name)
-    accepted = [inspect.signature(DATASETS.find(part)).parameters for part in names]
-    known = set().union(*accepted)
-    for option in options:
-        if option not in known:
-            raise choose(f"option of {name}", option, known - {"root", "size"})
-    given = {**options, "size": size}
-    if root is not None:
-        given["root"] = Path(root)
+    readers = [DATASETS.find(part) for part in names]
+    given = {"size": size} | ({} if root is None else {"root": Path(root)})
     sets = []
-    for part, taken in zip(names, accepted, strict=True):
-        if "root" in taken and "root" not in given:
+    for part, read in zip(names, readers, strict=True):
+        if has_files(part) and root is None:
             raise InputError(
                 f"{part}: no folder given; ", Words("give that of its files, such as {images:data}")
             )
-        sets.append(DATASETS[part](**{o: value for o, value in given.items() if o in taken}))
+        taken = inspect.signature(read).parameters
+        sets.append(read(**{name: value for name, value in given.items() if name in taken}))
     return join(sets, size)

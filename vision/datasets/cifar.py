@@ -15,7 +15,7 @@ from vision.datasets.files import read_bytes, read_names
 from vision.datasets.image_set import ImageSet
 from vision.datasets.npz import find_npz, read_image_npz
 
-SOURCE = (
+CIFAR = (
     "get the binary version from https://www.cs.toronto.edu/~kriz/cifar.html (the Python version "
     "is a pickle, which can run any code, and is not read)"
 )
@@ -54,8 +54,8 @@ def _read(
         return read_image_npz(archive, name)
     for file in (*files, names_file):
         if not (folder / file).is_file():
-            raise InputError(f"{folder}: found no {file}, nor {root / name}*.npz; {SOURCE}")
-    class_names = read_names(folder / names_file, SOURCE)
+            raise InputError(f"{folder}: found no {file}, nor {root / name}*.npz; {CIFAR}")
+    class_names = read_names(folder / names_file, CIFAR)
     parts = [read_records(folder / file, n_labels, len(class_names)) for file in files]
     images, labels = (torch.from_numpy(np.concatenate(a)) for a in zip(*parts, strict=True))
     is_test = torch.arange(len(labels)) >= len(labels) - len(parts[-1][1])
@@ -70,15 +70,15 @@ def read_records(path: Path, n_labels: int, n_classes: int) -> tuple[np.ndarray,
     `(n, 3, 32, 32)` uint8 and `(n,)` int64.
     """
     length = n_labels + 3 * 32 * 32
-    with reading(path, f"as records of {length} bytes", SOURCE):
+    with reading(path, f"as records of {length} bytes", CIFAR):
         data = read_bytes(path)
     if not data or len(data) % length:
         raise InputError(
             f"{path}: has {len(data):,} bytes; expected a multiple of {length:,}, the bytes of a "
-            f"record; {SOURCE}"
+            f"record; {CIFAR}"
         )
     records = np.frombuffer(data, np.uint8).reshape(-1, length)
     labels = records[:, n_labels - 1].astype(np.int64)
     if labels.max() >= n_classes:
-        raise InputError(f"{path}: label {labels.max()}; expected 0 to {n_classes - 1}; {SOURCE}")
+        raise InputError(f"{path}: label {labels.max()}; expected 0 to {n_classes - 1}; {CIFAR}")
     return records[:, n_labels:].reshape(-1, 3, 32, 32), labels

@@ -38,7 +38,7 @@ def digit_set(name: str, train: Part, test: Part, source: str) -> ImageSet:
 
 
 @listed
-def digits8x8(*, test_share: float = 0.2, seed: int = 0) -> ImageSet:
+def digits8x8() -> ImageSet:
     """Digits 8 × 8: 1,797 handwritten digits from scikit-learn; no files are needed.
 
     The test part of Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine
@@ -49,8 +49,8 @@ def digits8x8(*, test_share: float = 0.2, seed: int = 0) -> ImageSet:
     bunch = load_digits()
     labels = torch.from_numpy(bunch.target).long()
     images = torch.from_numpy(np.rint(bunch.images * (255 / 16)).astype(np.uint8))[:, None]
-    is_test = hold_out(labels, torch.zeros_like(labels), test_share, seed)
-    source = f"scikit-learn's digits, {test_share:g} of each class for testing, seed {seed}"
+    is_test = hold_out(labels, torch.zeros_like(labels))
+    source = "scikit-learn's digits, 0.2 of each class for testing, seed 0"
     return ImageSet.of_one_domain("digits8x8", images, labels, is_test, DIGITS, source)
 
 
@@ -179,7 +179,7 @@ SYN_SOURCE = (
 
 
 @listed
-def syn(root: Path, *, size: int | None = None, test_share: float = 0.2, seed: int = 0) -> ImageSet:
+def syn(root: Path, *, size: int | None = None) -> ImageSet:
     """SYN: 479,400 training and 9,553 test images, 32 × 32, RGB.
 
     Ganin, Lempitsky, "Unsupervised Domain Adaptation by Backpropagation", ICML 2015: digits of
@@ -192,8 +192,7 @@ def syn(root: Path, *, size: int | None = None, test_share: float = 0.2, seed: i
     file = find_path(root, names, folders, SYN_SOURCE, Path.exists)
     if file.is_dir():
         splits = {**SPLITS, "imgs_train": False, "imgs_valid": True}
-        tree = find_images(file.parent, SYN_SOURCE, splits=splits)
-        return tree.read("syn", size=size, test_share=test_share, seed=seed)
+        return find_images(file.parent, SYN_SOURCE, splits=splits).read("syn", size)
     test_file = find_path(file.parent, ("synth_test_32x32.mat",), ("",), SYN_SOURCE)
     train, test = read_digits_mat(file, SYN_SOURCE), read_digits_mat(test_file, SYN_SOURCE)
     return digit_set("syn", train, test, "SYN, the authors' files and split")

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
-from typing import Any
 
 from data_prep.base.errors import InputError, reading
 from data_prep.base.limits import read_bounded
@@ -42,15 +41,13 @@ class DomainFolders:
         """Return the listed reader of the set."""
         name = sheet.__name__.replace("_", "-")
 
-        def read(
-            root: Path, *, size: int | None = None, test_share: float = 0.2, seed: int = 0
-        ) -> ImageSet:
-            return self._read(name, root, size=size, test_share=test_share, seed=seed)
+        def read(root: Path, *, size: int | None = None) -> ImageSet:
+            return self._read(name, root, size)
 
         read.__name__, read.__doc__ = sheet.__name__, sheet.__doc__
         return listed(read)
 
-    def _read(self, name: str, root: Path, *, size: int | None, **split: Any) -> ImageSet:
+    def _read(self, name: str, root: Path, size: int | None) -> ImageSet:
         """Read the folders, or else the `.npz` file."""
         for folder in (root / f for f in self.folders):
             names = {_bare(p.name): p.name for p in folder.glob("*") if p.is_dir()}
@@ -68,7 +65,7 @@ class DomainFolders:
                     f"{tree.folder / lacking[0]}: found no images of {lacking[1]}, a class of "
                     f"other domains; {self.source}"
                 )
-            return tree.read(name, size=size, **split)
+            return tree.read(name, size)
         archive = find_npz(root, name)
         if archive is None:
             places = ", ".join(f or "the folder itself" for f in self.folders)
@@ -76,7 +73,7 @@ class DomainFolders:
                 f"{root}: found no folders {', '.join(self.domains)} (looked in {places}), nor a "
                 f"file {name}*.npz; {self.source}"
             )
-        return read_image_npz(archive, name, **split)
+        return read_image_npz(archive, name)
 
 
 def _bare(name: str) -> str:
@@ -84,7 +81,7 @@ def _bare(name: str) -> str:
     return re.sub(r"[\s_-]", "", name.lower())
 
 
-SOURCE = "get DomainNet from https://ai.bu.edu/M3SDA/"
+DOMAINNET = "get DomainNet from https://ai.bu.edu/M3SDA/"
 
 
 def official_split(tree: Tree) -> Tree:
@@ -102,14 +99,15 @@ def official_split(tree: Tree) -> Tree:
     for domain in sorted(set(tree.domains)):
         for name, is_test in (("train", False), ("test", True)):
             path = home / f"{domain}_{name}.txt"
-            with reading(path, "as a list of images", SOURCE):
+            with reading(path, "as a list of images", DOMAINNET):
                 # The longest official list has 6 million bytes.
                 lines = read_bounded(path, 2**25).decode().splitlines()
             part |= {line.rpartition(" ")[0]: is_test for line in lines if line.strip()}
     names = [path.relative_to(tree.folder).as_posix() for path in tree.paths]
     if missing := part.keys() - set(names):
         raise InputError(
-            f"{tree.folder / min(missing)}: no such image, which the lists in {home} name; {SOURCE}"
+            f"{tree.folder / min(missing)}: no such image, which the lists in {home} name; "
+            f"{DOMAINNET}"
         )
     named = [name in part for name in names]
     return replace(
@@ -124,7 +122,7 @@ def official_split(tree: Tree) -> Tree:
 @DomainFolders(
     domains=("clipart", "infograph", "painting", "quickdraw", "real", "sketch"),
     folders=("domainnet", "DomainNet", "domain_net", ""),
-    source=SOURCE,
+    source=DOMAINNET,
     split=official_split,
 )
 def domainnet() -> None:

@@ -17,8 +17,6 @@ from scipy.io import loadmat, whosmat
 from data_prep.base import limits
 from data_prep.base.errors import InputError, check_regular, reading
 
-OPENERS: dict[str, Callable[..., object]] = {".gz": gzip.open, ".bz2": bz2.open}
-
 MAX_TEXT = 2**22
 """Largest size of a list of names in bytes; a list of 10,000 images has a tenth of it."""
 
@@ -47,7 +45,8 @@ def find_path(
 
 def open_file(path: Path) -> IO[bytes]:
     """Open a file to read bytes, decompressed if its name ends in `.gz` or `.bz2`."""
-    return cast(IO[bytes], OPENERS.get(path.suffix, open)(path, "rb"))
+    openers: dict[str, Callable[..., object]] = {".gz": gzip.open, ".bz2": bz2.open}
+    return cast(IO[bytes], openers.get(path.suffix, open)(path, "rb"))
 
 
 def read_bytes(path: Path, cost: Callable[[bytes], int] = len) -> bytes:
@@ -56,7 +55,7 @@ def read_bytes(path: Path, cost: Callable[[bytes], int] = len) -> bytes:
     `cost` returns the bytes of memory that parsing a part of the content needs. Files that need
     too many are refused.
     """
-    if path.suffix not in OPENERS:
+    if path.suffix not in (".gz", ".bz2"):
         limits.check_size(path.stat().st_size, path)
     with open_file(path) as file:
         return limits.read_expanded(file, path, cost)

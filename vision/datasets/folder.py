@@ -197,17 +197,10 @@ class Tree:
     is_test: Sequence[bool] | None
     source: str
 
-    def read(
-        self, name: str, *, size: int | None = None, test_share: float = 0.2, seed: int = 0
-    ) -> ImageSet:
-        """Decode the files into a set.
+    def read(self, name: str, size: int | None = None) -> ImageSet:
+        """Decode the files into a set; its only domain, if the folders have none, has its name.
 
-        Args:
-            name: name of the set; also of its only domain if the folders have no domains.
-            size: height and width; None if all files have the same size.
-            test_share: share of each class in each domain that becomes the test part, if the
-                folders have no parts.
-            seed: seed of that split.
+        Without a `size`, the height and width, all files must have the same.
         """
         check_links(self.folder, self.paths)
         for kind, names in (("class", self.classes), ("domain", self.domains)):
@@ -220,8 +213,8 @@ class Tree:
         class_names, labels = _index(self.classes)
         domain_names, domains = _index([d or name for d in self.domains])
         if self.is_test is None:
-            is_test = hold_out(labels, domains, test_share, seed)
-            split = f"{test_share:g} of each class and domain for testing, seed {seed}"
+            is_test = hold_out(labels, domains)
+            split = "0.2 of each class and domain for testing, seed 0"
         else:
             is_test, split = torch.tensor(self.is_test), "split by folder"
             check_trained(as_text(str(self.folder)), labels, is_test, class_names)
@@ -317,11 +310,9 @@ def _index(names: Sequence[str]) -> tuple[tuple[str, ...], Tensor]:
 
 
 @listed
-def folder(
-    root: Path, *, size: int | None = None, test_share: float = 0.2, seed: int = 0
-) -> ImageSet:
+def folder(root: Path, *, size: int | None = None) -> ImageSet:
     """Any folder of images: `[DOMAIN/]CLASS/*.jpg`, with `train/` and `test/` before or between."""
     if not root.is_dir():
         raise InputError(f"{root}: no folder here; {REMEDY}")
     tree = replace(find_images(root, REMEDY), source="put a whole image in its place or remove it")
-    return tree.read(as_text(root.resolve().name), size=size, test_share=test_share, seed=seed)
+    return tree.read(as_text(root.resolve().name), size)

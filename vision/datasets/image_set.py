@@ -14,10 +14,7 @@ from torch.nn.functional import interpolate
 
 from data_prep.base.errors import InputError
 from data_prep.base.limits import check_size
-from stforecast.federated.core.state import generator
-
-ALL = "all"
-"""Name in the tables of a run for all classes or domains together."""
+from vision.draws import Draw
 
 ROWS = 4096
 """Images that are resized at once, to bound the memory of intermediate results."""
@@ -135,9 +132,9 @@ class ImageSet:
 def _check_index(name: str, field: str, values: Tensor, names: tuple[str, ...]) -> None:
     if len(set(names)) != len(names):
         raise InputError(f"{name}: the names {', '.join(names)} of {field} are not all different")
-    if len(names) > 1 and ALL in names:
+    if len(names) > 1 and "all" in names:
         raise InputError(
-            f"{name}: one of the {field} is named {ALL}, as tables name all of them; rename it"
+            f"{name}: one of the {field} is named all, as tables name all of them; rename it"
         )
     if len(values) and not 0 <= int(values.min()) <= int(values.max()) < len(names):
         raise InputError(
@@ -200,10 +197,6 @@ def check_trained(where: str, labels: Tensor, is_test: Tensor, names: Sequence[s
         )
 
 
-TEST_SPLIT = (0, 0, 1)
-"""Key of the generator of the split; rounds use keys of two numbers."""
-
-
 def chosen_share(strata: Tensor, share: float, rng: torch.Generator) -> Tensor:
     """Choose a share of each stratum `(n,)` at random; returns `(n,)` bool.
 
@@ -224,20 +217,14 @@ def random_ranks(strata: Tensor, rng: torch.Generator) -> Tensor:
     return rank
 
 
-def hold_out(labels: Tensor, domains: Tensor, share: float, seed: int) -> Tensor:
-    """Hold out a share of the images of each class in each domain as a test part, `(n,)` bool.
+def hold_out(labels: Tensor, domains: Tensor) -> Tensor:
+    """Hold out a fifth of the images of each class in each domain as a test part, `(n,)` bool.
 
     Every class of a domain keeps at least one training image; a single image is for training.
     """
-    if not 0 < share < 1:
-        raise InputError(f"test_share is {share}; it must be between 0 and 1")
     _, strata = torch.stack([domains, labels]).unique(dim=1, return_inverse=True)
     # At least one item is chosen, so choosing the training part leaves no class without one.
-    return ~chosen_share(strata, 1 - share, generator(seed, *TEST_SPLIT))
-
-
-TAIL, HELD_OUT = (7, 0, 0), (7, 1, 0)
-"""Keys of generators; rounds use keys of two numbers."""
+    return ~chosen_share(strata, 0.8, Draw.TEST_SPLIT.generator(0))
 
 
 def long_tailed(images: ImageSet, factor: float, seed: int = 0) -> ImageSet:
@@ -253,7 +240,7 @@ def long_tailed(images: ImageSet, factor: float, seed: int = 0) -> ImageSet:
     if factor == 1:
         return images
     n_classes = len(images.class_names)
-    rank = _rank_in_class(images, generator(seed, *TAIL))
+    rank = _rank_in_class(images, Draw.LONG_TAIL.generator(seed))
     n_max = _smallest_class(images)
     exponent = -torch.arange(n_classes, dtype=torch.float64) / max(n_classes - 1, 1)
     # A rounding error may put the product just below a whole number.
@@ -269,7 +256,7 @@ def hold_out_for_server(images: ImageSet, shots: int, seed: int = 0) -> tuple[Im
             f"surrogate is {shots}; a class of {images.name} has {least} training images and must "
             "keep at least one; use a smaller surrogate"
         )
-    taken = ~images.is_test & (_rank_in_class(images, generator(seed, *HELD_OUT)) < shots)
+    taken = ~images.is_test & (_rank_in_class(images, Draw.SURROGATE.generator(seed)) < shots)
     rest = replace(images.take(~taken), source=f"{images.source}; {shots} a class for the server")
     return rest, images.take(taken)
 

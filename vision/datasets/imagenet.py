@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from data_prep.base.errors import InputError, reading
@@ -15,34 +14,16 @@ from vision.datasets.image_set import ImageSet
 
 
 @listed
-def imagenet_r(
-    root: Path,
-    *,
-    size: int | None = None,
-    renditions: bool = False,
-    test_share: float = 0.2,
-    seed: int = 0,
-) -> ImageSet:
+def imagenet_r(root: Path, *, size: int | None = None) -> ImageSet:
     """ImageNet-R: 30,000 images of 200 classes in 15 renditions, of many sizes, RGB.
 
     Hendrycks et al., "The Many Faces of Robustness", ICCV 2021, arXiv 2006.16241. Read from the
     official layout, `imagenet-r/WNID/RENDITION_*.jpg`. It was made for testing only and has no
     official split; papers on continual learning use 0.2 for testing.
-
-    Args:
-        root: folder with `imagenet-r`.
-        size: height and width of all images.
-        renditions: whether renditions (art, cartoon, …), read from the file names, are the domains;
-            otherwise there is one domain.
-        test_share: share of each class in each domain that becomes the test part.
-        seed: seed of the split.
     """
     source = "get imagenet-r.tar from https://github.com/hendrycks/imagenet-r and unpack it"
     folder = find_path(root, ("imagenet-r",), ("",), source, Path.is_dir)
-    tree = find_images(folder, source, splits={})
-    if renditions:
-        tree = replace(tree, domains=[path.name.partition("_")[0] for path in tree.paths])
-    return tree.read("imagenet-r", size=size, test_share=test_share, seed=seed)
+    return find_images(folder, source, splits={}).read("imagenet-r", size)
 
 
 TINY_IMAGENET_SOURCE = "get http://cs231n.stanford.edu/tiny-imagenet-200.zip and unpack it"
@@ -77,7 +58,7 @@ def tiny_imagenet(root: Path, *, size: int | None = None) -> ImageSet:
         domains=[""] * len(files),
         is_test=[i >= len(train) for i in range(len(files))],
         source=TINY_IMAGENET_SOURCE,
-    ).read("tiny-imagenet", size=size)
+    ).read("tiny-imagenet", size)
 
 
 def _annotated(folder: Path, classes: Sequence[str]) -> list[tuple[Path, str]]:

@@ -23,11 +23,11 @@ REMEDY = "write it with numpy.savez(file, images=…, labels=…)"
 
 
 @listed
-def npz(root: Path, *, test_share: float = 0.2, seed: int = 0) -> ImageSet:
+def npz(root: Path) -> ImageSet:
     """Any data set in a NumPy file: arrays `images, labels[, domains, is_test, *_names]`."""
     if not root.is_file():
         raise no_file(root, ".npz file", f"give a file with {KEYS}")
-    return read_image_npz(root, root.stem, test_share=test_share, seed=seed)
+    return read_image_npz(root, root.stem)
 
 
 def find_npz(root: Path, name: str) -> Path | None:
@@ -41,7 +41,7 @@ def find_npz(root: Path, name: str) -> Path | None:
     return files[0] if files else None
 
 
-def read_image_npz(path: Path, name: str, *, test_share: float = 0.2, seed: int = 0) -> ImageSet:
+def read_image_npz(path: Path, name: str) -> ImageSet:
     """Read a set from a NumPy file.
 
     The arrays: `images` uint8 `(n, height, width)`, `(n, height, width, 1 or 3)` or
@@ -57,7 +57,7 @@ def read_image_npz(path: Path, name: str, *, test_share: float = 0.2, seed: int 
     found = npz_arrays(path, keys, lambda headers: _check(headers, path))
     arrays = dict(zip(keys, found, strict=True))
     try:
-        return _image_set(arrays, name, path.name, test_share, seed)
+        return _image_set(arrays, name, path.name)
     except InputError as e:
         raise InputError(f"{path}: ", e, f"; {REMEDY}") from e
 
@@ -80,9 +80,7 @@ def _check(found: Mapping[str, Header], path: Path) -> None:
     check_expansion(images.n_bytes + 64 * images.shape[0], path)
 
 
-def _image_set(
-    arrays: dict[str, np.ndarray], name: str, file: str, test_share: float, seed: int
-) -> ImageSet:
+def _image_set(arrays: dict[str, np.ndarray], name: str, file: str) -> ImageSet:
     images = arrays["images"] if arrays["images"].ndim == 4 else arrays["images"][..., None]
     if images.shape[-1] in (1, 3):
         images = images.transpose(0, 3, 1, 2)
@@ -98,8 +96,8 @@ def _image_set(
             raise InputError(f"is_test is {arrays['is_test'].dtype}; expected bool")
         is_test = torch.from_numpy(arrays["is_test"])
     else:
-        is_test = hold_out(labels, domains, test_share, seed)
-        split = f"{test_share:g} of each class and domain for testing, seed {seed}"
+        is_test = hold_out(labels, domains)
+        split = "0.2 of each class and domain for testing, seed 0"
     found = ImageSet(
         name=name,
         images=torch.from_numpy(np.ascontiguousarray(images)),

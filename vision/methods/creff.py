@@ -42,13 +42,11 @@ from stforecast.federated.core.data import batches
 from stforecast.federated.core.declared import Upload
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.population import feature_width
-from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, generator
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
 from stforecast.federated.core.tensors import Params, Payload, with_axes
 from stforecast.federated.methods.fedavg import FedAvg
+from vision.draws import Draw
 from vision.task import cross_entropy
-
-FEATURES = (8, 0, 0)
-"""Key of the generator of the initial features; rounds use keys of two numbers."""
 
 RETRAINED, GRADIENT = "retrained/", "gradient/"
 """Prefixes of names: of the re-trained classifier, and of gradients with respect to it."""
@@ -89,7 +87,7 @@ class CReFF(FedAvg):
         """Start as FedAvg does, with the model's initial classifier and features of noise."""
         server = super().init(clients, sizes, seed)
         shape = (self.task.n_keys, self.options.features, feature_width(self.population))
-        noise = torch.randn(shape, generator=generator(seed, *FEATURES))
+        noise = torch.randn(shape, generator=Draw.CREFF_FEATURES.generator(seed))
         return {
             **server,
             **{RETRAINED + name: server[name].clone() for name in self.head},

@@ -39,15 +39,13 @@ from stforecast.federated.core.layers import ClientLinear
 from stforecast.federated.core.options import CheckedOptions, Share
 from stforecast.federated.core.population import Network, feature_width
 from stforecast.federated.core.prototypes import key_counts
-from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, generator
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
 from stforecast.federated.core.tensors import Batch, Params, Payload
 from stforecast.federated.core.training import Optimizer, Training, moment_names, zero_moments
 from stforecast.federated.methods.fedavg import FedAvg
+from vision.draws import Draw
 from vision.methods.generator import NormedLinear, condition, draw_labels, normal
 from vision.task import cross_entropy, kl_divergence
-
-SERVER = (0, 4)
-"""Key of the server's random generator, after the round."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +173,7 @@ class FedGen(FedAvg):
         }
         parameters = {name: own[name].requires_grad_() for name in names}
         optimizer = Optimizer(parameters, moments, self.server_training)
-        random = generator(int(server["seed"]), round, *SERVER)
+        random = Draw.FEDGEN.generator(int(server["seed"]), round)
         self.population.train(False)
         with torch.enable_grad():
             for _ in range(self.options.server_steps):

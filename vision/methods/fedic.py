@@ -40,20 +40,15 @@ from data_prep.base.errors import InputError
 from stforecast.federated.core.declared import Needs, Upload
 from stforecast.federated.core.options import CheckedOptions, Share
 from stforecast.federated.core.population import feature_width
-from stforecast.federated.core.state import Clients, Participants, ServerState, generator
+from stforecast.federated.core.state import Clients, Participants, ServerState
 from stforecast.federated.core.tensors import Batch, Params, Payload, repeated
 from stforecast.federated.core.training import Optimizer, Training, zero_moments
 from stforecast.federated.methods.fedavg import FedAvg
+from vision.draws import Draw
 from vision.task import cross_entropy, kl_divergence
-
-SERVER = (0, 5)
-"""Key of the server's random generator, after the round."""
 
 TEACHER = "teacher/"
 """Prefix of the names of the teacher's parameters."""
-
-DECAY = 2e-4
-"""L2 penalty of models on the server, not of the teacher, of the released code."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +113,7 @@ class FEDIC(FedAvg):
         task: Any = self.task
         device = next(iter(average.values())).device
         images = {name: t.to(device) for name, t in task.surrogate.items()}
-        draw = _Draw(images, generator(int(server["seed"]), of.round, *SERVER))
+        draw = _Draw(images, Draw.FEDIC.generator(int(server["seed"]), of.round))
         self.population.train(False)
         features, logits = self.outputs(uploads, images["x"])
         with torch.enable_grad():
@@ -167,7 +162,8 @@ class FEDIC(FedAvg):
         model = {name: t[None].clone() for name, t in start.items()}
         trainable = [n for n in self.population.trainable if n in model]
         self.population.train()
-        self.descend(model, trainable, DECAY, lambda: loss(model))
+        # The released code's L2 penalty, which its teacher has not.
+        self.descend(model, trainable, 2e-4, lambda: loss(model))
         return {name: t.detach()[0] for name, t in model.items()}
 
     def fitted_teacher(

@@ -112,9 +112,6 @@ def unpacked(payload: Payload, name: str) -> Tensor:
 KNOWN = "known/"
 """Prefix of a matrix's name: the clients' version."""
 
-HIDDEN = "hidden"
-"""Name of W among a client's parameters."""
-
 
 @dataclass(frozen=True)
 class FedKDOptions(CheckedOptions):
@@ -148,7 +145,7 @@ class FedKD(two_models.TwoModels):
     keeps_trained = False
     """A client does not keep the model that it trained until it receives the next one."""
     sends = Upload(apart=True)
-    clipped_apart = (two_models.PERSONAL, HIDDEN)
+    clipped_apart = (two_models.PERSONAL, "hidden")
     Options = FedKDOptions
     defaults = MappingProxyType({"clip_gradients": 10.0})
     options: FedKDOptions
@@ -170,7 +167,7 @@ class FedKD(two_models.TwoModels):
         initial = super().init(clients, sizes, seed)
         clients.params |= two_models.personal_copies(clients.params)
         clients.memory |= two_models.personal_copies(clients.buffers)
-        clients.params[HIDDEN] = torch.eye(d, device=device).repeat(n, 1, 1)
+        clients.params["hidden"] = torch.eye(d, device=device).repeat(n, 1, 1)
         server = {name: initial[name] for name in self.vectors}
         rows = n if self.training.participation < 1 else 1
         for name, (a, b) in self.matrices.items():
@@ -233,7 +230,7 @@ class FedKD(two_models.TwoModels):
         h_s = self.population.encode(cohort.state, batch["x"])
         p_t, p_s = self.population.decode(mentor, h_t), self.population.decode(cohort.state, h_s)
         loss_t, loss_s = self.recorded(cohort, p_t, batch), self.task.loss(p_s, batch)
-        mapped = h_s @ cohort.params[HIDDEN]
+        mapped = h_s @ cohort.params["hidden"]
         taught = kl_divergence(p_s.detach(), p_t).mean(1) + mean_square(h_t - mapped.detach())
         learned = kl_divergence(p_t.detach(), p_s).mean(1) + mean_square(h_t.detach() - mapped)
         trust = 1 / (loss_t + loss_s).detach().clamp(min=torch.finfo(loss_t.dtype).tiny)

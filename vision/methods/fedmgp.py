@@ -39,16 +39,15 @@ from torch import Tensor
 from data_prep.base.errors import InputError
 from stforecast.federated.core.declared import Needs, Upload
 from stforecast.federated.core.method import Method
-from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, generator
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
 from stforecast.federated.core.tensors import Batch, Params, Payload, repeated, weighted_mean
 from stforecast.federated.core.training import Optimizer, zero_moments
+from vision.draws import Draw
 from vision.methods import prompts
 from vision.models.vit import backbone_of
 from vision.task import cross_entropy
 
 COARSE, FINE, FINE_HEAD = "coarse.", "fine.", "fine.head."
-SERVER = (0, 7)
-"""Key of the server's random generator, after the round."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ class FedMGP(Method):
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Give all clients the same prompts and heads."""
         o, n, d, c = self.options, len(clients), self.backbone.width, self.task.n_keys
-        rng = generator(seed, *prompts.INIT)
+        rng = Draw.PROMPTS.generator(seed)
         own = {
             **prompts.new_pool(COARSE, n, o, d, rng),
             "fine.prompts": prompts.uniform(n, c, o.fine_blocks, 2, o.fine_length, d, rng=rng),
@@ -193,7 +192,7 @@ class FedMGP(Method):
         images = prompts.surrogate_images(self.task, uploads["present"].any(0))
         if images is None or len(of.ids) < 2:
             return {**mean, "seed": server["seed"]}
-        rng = generator(int(server["seed"]), of.round, *SERVER)
+        rng = Draw.FEDMGP.generator(int(server["seed"]), of.round)
         pool, keys = prompts.fused_pool(
             self.backbone,
             (uploads["coarse.pool"], uploads["coarse.keys"]),

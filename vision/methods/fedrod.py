@@ -29,8 +29,6 @@ from stforecast.federated.core.tensors import Batch, Payload
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.two_models import personal_copies, personal_model
 
-HEAD = "head."
-
 
 class FedRoD(FedAvg):
     """FedRoD with linear personal heads; their parameters are named `personal.head.…`."""
@@ -72,4 +70,4 @@ class FedRoD(FedAvg):
 
 
 def _head(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: t for name, t in tensors.items() if name.startswith(HEAD)}
+    return {name: t for name, t in tensors.items() if name.startswith("head.")}

@@ -95,8 +95,9 @@ from data_prep.base.errors import Words
 from stforecast.federated.core.declared import Needs, Upload
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.prototypes import PrototypeMeans
-from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, generator
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
 from stforecast.federated.core.tensors import Batch, Params, Payload, repeated, weighted_mean
+from vision.draws import Draw
 from vision.methods import anchors, prompts
 from vision.methods.prompts import fused_pool, surrogate_images
 from vision.models.vit import backbone_of
@@ -152,9 +153,6 @@ POOL = ("enhance.pool", "enhance.keys")
 MOMENTS = ("query.moments", "feature.moments")
 """Moments of the frozen features and of F_out, for their standardisation."""
 
-TARGET = (0, 6)
-"""Key of the server's random generator, after the round."""
-
 
 class FedTA(Method):
     """FedTA. The methods follow the order of a round."""
@@ -179,7 +177,7 @@ class FedTA(Method):
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Give all clients the same pool, anchors and heads; start without global prototypes."""
         o, n, d, c = self.options, len(clients), self.backbone.width, self.task.n_keys
-        rng = generator(seed, *prompts.INIT)
+        rng = Draw.PROMPTS.generator(seed)
         head = {
             "anchor.weight": torch.zeros(n, self.mixed_width, c),
             "anchor.bias": torch.zeros(n, c),
@@ -368,7 +366,7 @@ class FedTA(Method):
             top_n=self.options.top_n,
             training=self.training,
             epochs=self.options.fusion_epochs or self.training.epochs,
-            rng=generator(int(server["seed"]), of.round, *TARGET),
+            rng=Draw.FEDTA.generator(int(server["seed"]), of.round),
         )
         return {"enhance.pool": pool, "enhance.keys": keys}
 

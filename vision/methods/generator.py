@@ -29,9 +29,10 @@ from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.declared import Upload
 from stforecast.federated.core.layers import ClientLinear, Stacked, uniform
 from stforecast.federated.core.population import Network
-from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState, generator
+from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
 from stforecast.federated.core.tensors import Batch, Params, Payload
 from stforecast.federated.methods.fedavg import FedAvg
+from vision.draws import Draw
 from vision.methods.prompts import DEFAULTS, present_classes, queried
 from vision.models.vit import backbone_of
 
@@ -156,10 +157,6 @@ class NormedLinear(Stacked):
         return y.view(batch, clients, -1).transpose(0, 1)
 
 
-SERVER = (0, 8)
-"""Key of the server's random generator, after the round."""
-
-
 class DataFreeFedAvg(FedAvg):
     """FedAvg of a head on frozen features, with training on the server when a task ends.
 
@@ -240,7 +237,7 @@ class DataFreeFedAvg(FedAvg):
             return server
         teacher = {TEACHER + name: t.clone() for name, t in model.items()}
         server = {**server, **teacher, "former": seen.clone()}
-        random = generator(int(server["seed"]), of.round, *SERVER)
+        random = Draw.DATA_FREE.generator(int(server["seed"]), of.round)
         self.population.train(False)
         with torch.enable_grad():
             return {**server, **self.learned(server, random)}

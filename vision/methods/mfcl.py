@@ -54,9 +54,6 @@ from stforecast.federated.core.training import Optimizer, Training, zero_moments
 from vision.methods.generator import DataFreeFedAvg, normal
 from vision.task import cross_entropy
 
-CONTENT_TEMPERATURE = 1000.0
-"""Divisor of the teacher's logits in its cross-entropy, of the released code."""
-
 
 @dataclass(frozen=True)
 class MFCLOptions(CheckedOptions):
@@ -135,7 +132,8 @@ class MFCL(DataFreeFedAvg):
             noise = normal([random], o.server_batch_size, o.noise_width).to(former.device)
             features = self.generator(own, noise, training=True)
             logits = self.taught(stacked, features)[..., former]
-            content = cross_entropy(logits / CONTENT_TEMPERATURE, logits.argmax(-1)).mean(1)
+            # The divisor is the released code's.
+            content = cross_entropy(logits / 1000.0, logits.argmax(-1)).mean(1)
             optimizer.step(content + o.diversity * unevenness(logits))
         return {name: t.detach()[0] for name, t in own.items()}
 

@@ -22,11 +22,12 @@ from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.method import Method, Task
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.prototypes import key_counts
-from stforecast.federated.core.state import Clients, Cohort, ServerState, generator
+from stforecast.federated.core.state import Clients, Cohort, ServerState
 from stforecast.federated.core.tensors import Batch, Payload
 from stforecast.federated.core.training import Optimizer, Training, zero_moments
 from stforecast.federated.methods.fedavg import FedAvg
 from vision.backbones.backbone import Backbone, Read
+from vision.draws import Draw
 from vision.models.vit import backbone_of
 from vision.task import cosines
 
@@ -35,9 +36,6 @@ PROMPT = "prompt."
 
 HEAD = "head."
 """Prefix of the head's parameters."""
-
-INIT = (0, 0, 9)
-"""Key of the random generator of the initial values."""
 
 DEFAULTS = MappingProxyType(
     {
@@ -89,7 +87,7 @@ class PromptedFedAvg(FedAvg):
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Give all clients the same head and prompts."""
         server = super().init(clients, sizes, seed)
-        prompts = self.prompts(len(clients), generator(seed, *INIT))
+        prompts = self.prompts(len(clients), Draw.PROMPTS.generator(seed))
         add_parameters(clients, prompts)
         return {**server, **{name: clients.params[name][0].clone() for name in prompts}}
 

@@ -53,9 +53,6 @@ from vision.methods.fedlwf import distillation
 from vision.methods.generator import DataFreeFedAvg, normal
 from vision.task import cross_entropy, kl_divergence
 
-NOISE_LR = 0.01
-"""Adam's learning rate for the noise, as in the code; its betas are also the code's."""
-
 LABEL_WEIGHT, STUDENT_TEMPERATURE = 0.5, 20.0
 """Weight of the generator's cross-entropy and temperature of the student, as in the code."""
 
@@ -157,7 +154,7 @@ class TARGET(DataFreeFedAvg):
         noise = normal([random], o.server_batch_size, o.noise_width).to(device).requires_grad_()
         weights = [tensors[name] for name in self.generator.parameters]
         adam = torch.optim.Adam(weights, lr=o.server_lr, betas=(0.5, 0.999))
-        adam.add_param_group({"params": [noise], "lr": NOISE_LR})
+        adam.add_param_group({"params": [noise], "lr": 0.01})  # As in the code.
         tried: list[tuple[float, Tensor]] = []
         for _ in range(o.server_steps):
             features = self.generator(tensors, noise, training=True)

@@ -16,9 +16,7 @@ from data_prep.base.errors import InputError, Words, choose, counted
 from stforecast.federated.core.options import CheckedOptions, PositiveShare
 from stforecast.federated.core.state import generator
 from vision.datasets.image_set import ImageSet, chosen_share
-
-DOMAINS = (2, 0, 0)
-"""Key of the generator of the clients' domains."""
+from vision.draws import Draw
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +67,7 @@ def make_pools(images: ImageSet, domains: str, clients: int, seed: int) -> list[
     else:
         n_domains = len(images.domain_names)
         if domains == "random":
-            rng = generator(seed, *DOMAINS)
+            rng = Draw.DOMAINS.generator(seed)
             drawn = torch.randint(n_domains, (clients,), generator=rng).tolist()
         else:
             drawn = _domains_in_counts(domains, images.domain_names, clients)

@@ -13,8 +13,6 @@ from torch import Tensor
 from data_prep.base.errors import InputError, Words
 from vision.partition.base import Partitioner, Pool, deal_classes
 
-DRAWS = 200
-
 
 @dataclass(frozen=True)
 class Dirichlet(Partitioner):
@@ -50,8 +48,8 @@ class Dirichlet(Partitioner):
         _, sizes = np.unique(pool.images.labels[pool.train], return_counts=True)
         members = pool.sorted_by_class(rng).split(sizes.tolist())
         numbers = np.random.default_rng(rng.initial_seed())
-        fewest = 0
-        for _ in range(DRAWS):
+        fewest, draws = 0, 200
+        for _ in range(draws):
             shares = numbers.dirichlet(np.full(n, self.concentration), len(members))
             cuts = np.rint(shares.cumsum(1) * sizes[:, None]).astype(np.int64)[:, :-1]
             counts = np.diff(cuts, axis=1, prepend=0, append=sizes[:, None])
@@ -60,7 +58,7 @@ class Dirichlet(Partitioner):
                 break
         else:
             raise InputError(
-                f"dirichlet with concentration {self.concentration:g}: in {DRAWS} draws for {n} "
+                f"dirichlet with concentration {self.concentration:g}: in {draws} draws for {n} "
                 f"clients and {len(pool.train)} training images of {pool.domain}, the smallest "
                 f"client never had more than {fewest}; use a larger concentration, fewer clients "
                 f"or min_samples below {self.min_samples}"

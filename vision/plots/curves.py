@@ -15,7 +15,6 @@ from stforecast.bench.charts import draw_sweep, score_bars
 from stforecast.bench.curves import COLORS, Curve, as_curves, curves_of
 from stforecast.bench.run_groups import RunGroup
 from stforecast.bench.tables import floats
-from vision.config import ImageRunOptions, resolve
 from vision.evaluation import column
 from vision.results import ImageRun
 from vision.streams.measures import known, spatial_retention, temporal_retention
@@ -198,7 +197,6 @@ def accuracy_sweep(
         runs,
         setting,
         lambda some: score(some, view, mask),
-        _default,
         lambda several: _axis_name(mask, seeds=several),
         width,
     )
@@ -207,13 +205,6 @@ def accuracy_sweep(
 def _axis_name(mask: str, *, seeds: bool) -> str:
     spread = "\n(mean ± std over seeds)" if seeds else ""
     return f"test accuracy in %, last round, {mask}{spread}"
-
-
-def _default(run: ImageRun, setting: str) -> object:
-    """Return the default of the setting."""
-    model = run.settings.get("model", ImageRunOptions.model)
-    partition = run.settings.get("partition", ImageRunOptions.partition)
-    return resolve(run.method, model=model, partition=partition).flat().get(setting)
 
 
 @listed

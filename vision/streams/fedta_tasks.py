@@ -14,14 +14,9 @@ from torch import Tensor
 from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.data import Order
 from stforecast.federated.core.options import PositiveShare
-from stforecast.federated.core.state import generator
 from vision.datasets.image_set import ImageSet
+from vision.draws import Draw
 from vision.streams.base import Streamer
-
-CLASSES, IMAGES = (9, 0, 0), (9, 1, 0)
-"""Keys of generators; rounds use keys of two numbers."""
-
-DRAWS = 1000
 
 Place = tuple[int, int]
 """Stage and client."""
@@ -85,8 +80,8 @@ class FedTATasks(Streamer):
 
     def deal(self, images: ImageSet, seed: int) -> tuple[list[list[Tensor]], ...]:
         """Draw each client's classes and divide the images of each class."""
-        tasks = self._tasks(images, generator(seed, *CLASSES))
-        rng = generator(seed, *IMAGES)
+        tasks = self._tasks(images, Draw.FEDTA_CLASSES.generator(seed))
+        rng = Draw.FEDTA_IMAGES.generator(seed)
         train, test = defaultdict[Place, list[Tensor]](list), defaultdict[Place, list[Tensor]](list)
         local = self.tested_on == "local"
         places_of = defaultdict[int, list[Place]](list)
@@ -143,7 +138,8 @@ class FedTATasks(Streamer):
         if n == 1:
             return [ids]
         numbers = np.random.default_rng(int(torch.randint(2**62, (), generator=rng)))
-        for _ in range(DRAWS):
+        draws = 1000
+        for _ in range(draws):
             shares = numbers.dirichlet(np.full(n, self.concentration))
             cuts = np.rint(shares.cumsum() * len(ids)).astype(np.int64)[:-1]
             pieces = ids.tensor_split(cuts.tolist())
@@ -151,7 +147,7 @@ class FedTATasks(Streamer):
                 return list(pieces)
         raise InputError(
             f"{images.name} has {len(ids)} training images of {images.class_names[label]}; none "
-            f"of {DRAWS} draws with concentration {self.concentration:g} gave each of {n} clients "
+            f"of {draws} draws with concentration {self.concentration:g} gave each of {n} clients "
             f"an image and a share of at least {self.min_share:g}; use a larger concentration, a "
             "smaller min_share or fewer clients"
         )

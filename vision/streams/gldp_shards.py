@@ -11,13 +11,10 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from data_prep.base.errors import InputError, Words
-from stforecast.federated.core.state import generator
 from vision.datasets.image_set import ImageSet
+from vision.draws import Draw
 from vision.partition.base import Pool, deal_classes, make_pools
 from vision.streams.base import Streamer
-
-LENGTHS, DEAL, TEST = (6, 0, 0), (6, 1, 0), (6, 2, 0)
-"""Keys of generators; rounds use keys of two numbers."""
 
 
 @dataclass(frozen=True)
@@ -64,15 +61,15 @@ class GLDPShards(Streamer):
 
     def deal(self, images: ImageSet, seed: int) -> tuple[list[list[Tensor]], ...]:
         """Deal shards to hands, one for each client and stage."""
-        rng = generator(seed, *LENGTHS)
+        rng = Draw.GLDP_LENGTHS.generator(seed)
         low = self.stages - self.stage_spread
         lengths = torch.randint(low, self.stages + 1, (self.clients,), generator=rng)
         lengths[lengths.argmax()] = self.stages  # At least one client has all stages.
         hands = [(client, stage) for client, n in enumerate(lengths) for stage in range(n)]
         (pool,) = make_pools(images, "mixed", len(hands), seed)
         cut = {"equal": self._equal, "class": self._of_class}[self.cut]
-        train = cut(pool, generator(seed, *DEAL))
-        test = self._test(pool, train, generator(seed, *TEST))
+        train = cut(pool, Draw.GLDP_DEAL.generator(seed))
+        test = self._test(pool, train, Draw.GLDP_TEST.generator(seed))
         parts = [dict(zip(hands, dealt, strict=True)) for dealt in (train, test)]
         return tuple(
             [

@@ -24,11 +24,11 @@ def two_runs(make_run):
 
 def test_forecasts(call, two_runs, tmp_path):
     out = tmp_path / "a page.html"
-    code, said, err = call(*two_runs, "--out", out, "--metric", "raw_mae", "--title", "Mine")
+    code, said, err = call(*two_runs, "--out", out, "--metric", "raw_mae")
     assert (code, err) == (0, "")
     assert said.startswith(f"{out}: 2 runs, ")
     page = out.read_text()
-    assert "<h1>Mine</h1>" in page
+    assert "<h1>Forecasts compared</h1>" in page
     assert page.index('<th scope="row">good</th>') < page.index('<th scope="row">bad</th>')
     assert "--metric raw_mae</code>" in page
 

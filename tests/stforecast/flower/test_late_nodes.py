@@ -10,7 +10,7 @@ from experiments import federation_demo
 from experiments.local_flower import LocalFlower
 from stforecast.federated.nodes.membership import Patience
 from stforecast.flower.settings import RunSettings, write_app
-from stforecast.flower.standing import EVENTS, read_event_log
+from stforecast.flower.standing import JOURNAL, read_event_log
 from stforecast.forecasting.config import resolve
 
 pytestmark = [
@@ -35,7 +35,7 @@ def change(module):
 
 
 def events_of(folder, name):
-    if not (folder / EVENTS).exists():
+    if not (folder / JOURNAL).exists():
         return []
     return [e for e in read_event_log(folder) if e.get("event") == name]
 

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from stforecast.federated.nodes.messages import Message
-from stforecast.flower.client_app import FAILED, make_client_app
+from stforecast.flower.client_app import make_client_app
 from stforecast.flower.wire import pack
 
 flwr = pytest.importorskip(
@@ -29,6 +29,6 @@ def test_an_error_tells_the_server_no_more_than_its_class(about, federation, cap
     asked = flwr.Message(pack(Message(about)), dst_node_id=2, message_type="train")
     reply = make_client_app()(asked, context)
     assert reply.has_error()
-    assert reply.error.code == FAILED
+    assert reply.error.code == 100
     assert reply.error.reason == "InputError, see the node's own log"
     assert SECRET in caplog.text or not about

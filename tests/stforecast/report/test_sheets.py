@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from data_prep.cube import make_cube, write_cube
+from data_prep.cube import make_cube
 from stforecast.bench.run_groups import group_runs
 from stforecast.report.tables import data_sheet, forecasts_sheet, repeat_command
 
@@ -25,30 +25,26 @@ def gappy():
     )  # fmt: skip
 
 
-def test_data_sheet_counts_gaps_and_names_blank_cells(tested, gappy):
+def test_data_sheet_describes_the_service_as_info_does(tested, gappy):
     found = data_sheet(tested("a", Y, Y, about={"outliers": {"2": 3}}), gappy)
-    internet, sms = found.services.rows
-    assert internet["missing"] == "41.7 %"  # 5 of 12
-    assert internet["steps without any value"] == "2 steps, at most 2 in a row"
-    assert internet["blank cells"] == "0"
-    assert (sms["zeros"], sms["blank cells"]) == ("100.0 %", "all")
-    assert found.facts["units"] == "MB"
+    assert found.facts["missing"].startswith("41.7 %")  # 5 of 12
+    assert found.facts["service"] == "internet (MB)"
     assert found.facts["not believed"] == "3 readings: 3 of cell 2"
-    assert found.facts["steps"] == "6 of 1 hour"
-    assert found.facts["extent"] == "2013-11-01 01:00 to 2013-11-01 06:00, local time (Europe/Rome)"
+    assert found.facts["steps"] == "6 steps of 1 hour"
+    assert found.facts["period"].endswith("(local time, Europe/Rome)")
     assert found.checksums == {"a.txt": "sha256:12"}
 
 
-def test_of_a_huge_cube_only_the_own_service_is_searched(tested, gappy, monkeypatch):
-    monkeypatch.setattr("stforecast.report.tables.MOST_VALUES", 20)
-    rows = data_sheet(tested("a", Y, Y), gappy).services.rows
-    assert [row["service"] for row in rows] == ["internet"]
+def test_data_sheet_of_a_blank_service(tested, gappy):
+    found = data_sheet(tested("a", Y, Y, service="sms"), gappy)
+    assert found.facts["service"] == "sms (MB)"
+    assert "missing" not in found.facts
 
 
 def test_data_sheet_says_that_the_data_are_gone(tested):
     found = data_sheet(tested("a", Y, Y, data="nowhere.nc", units="MB"), None)
     assert "no longer exist" in found.facts["data"]
-    assert found.services is None
+    assert found.facts["service"] == "internet (MB)"
 
 
 def test_the_command_of_a_run_gives_its_own_settings_alone(tested, cube_path):
@@ -74,12 +70,3 @@ def test_settings_stand_side_by_side(tested):
     rows = {row["setting"]: row for row in forecasts_sheet(groups).settings.rows}
     assert rows["rounds"] == {"setting": "rounds", "a": "3"}
     assert rows["lr"] == {"setting": "lr", "b": "0.5"}
-
-
-def test_a_cube_is_only_read_in_part(tested, gappy, tmp_path, monkeypatch):
-    monkeypatch.setattr("stforecast.report.tables.AT_ONCE", 2)
-    from data_prep.cube import open_cube
-
-    with open_cube(write_cube(gappy, tmp_path / "gappy.nc")) as cube:
-        found = data_sheet(tested("a", Y, Y), cube)
-    assert found.services.rows[0]["steps without any value"] == "2 steps, at most 2 in a row"

@@ -71,7 +71,7 @@ def plain_section(name):
         [Table("Leaderboard", [{"method": "a", "accuracy, %": "61.2"}])],
         {"methods": looks({"a": 0, "b": 1}), "plots": [vars(plot) for plot in plots]},
         picture=Picture("Who has what", "data:image/png;base64,", "Images by client."),
-        data=DataSheet({"images": "8"}, None, {}),
+        data=DataSheet({"images": "8"}),
         runs=RunsSheet(None, Table("All settings", []), {"a": "stforecast vision run"}, "torch 2"),
     )
 

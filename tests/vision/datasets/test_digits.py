@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 
 from data_prep.base.errors import InputError
 from vision.datasets import DATASETS, load
-from vision.datasets.syn_generated import FONTS, _draw_mask, _font
+from vision.datasets.syn_generated import FONTS, _draw_mask, _font, syn_generated
 
 
 def idx(values, shape):
@@ -176,31 +176,26 @@ def test_digits8x8_is_scikit_learns():
     assert abs(shares - 0.2).max() < 0.004
 
 
-def test_names_and_options_are_checked(tmp_path):
+def test_names_are_checked(tmp_path):
     with pytest.raises(InputError, match=r"unknown image data set 'mnits'; choose one of: cifar10"):
         load("mnits", tmp_path)
-    with pytest.raises(
-        InputError, match=r"unknown option of digits8x8 'shots'; .*seed, test_share"
-    ):
-        load("digits8x8", shots=3)
 
 
-def test_a_union_gives_options_to_those_that_take_them():
-    images = load("digits8x8 + syn-generated", size=12, n_images=20)
-    assert images.images.shape == (1817, 3, 12, 12)
-    assert images.domain_names == ("digits8x8", "syn-generated")
-    assert images.name == "digits8x8+syn-generated"
+def test_a_union_has_the_domains_of_its_sets(mnist_dir):
+    images = load("digits8x8 + mnist", mnist_dir, size=12)
+    assert images.images.shape[1:] == (1, 12, 12)
+    assert images.domain_names == ("digits8x8", "mnist")
+    assert images.name == "digits8x8+mnist"
 
 
-def test_generated_images_depend_on_seed_and_number_alone():
-    few, many = load("syn-generated", n_images=12), load("syn-generated", n_images=31)
+def test_generated_images_depend_on_their_number_alone():
+    few, many = syn_generated(n_images=12), syn_generated(n_images=31)
     assert torch.equal(few.images, many.images[:12])
     assert few.labels.tolist() == [*range(10), 0, 1]
-    assert not torch.equal(load("syn-generated", n_images=12, seed=1).images, few.images)
 
 
 def test_generated_images_are_alive():
-    images = load("syn-generated", n_images=60, size=24).images.float()
+    images = syn_generated(n_images=60, size=24).images.float()
     assert images.shape[2:] == (24, 24)
     assert images.flatten(1).std(1).min() > 8
     assert len(images.mean((2, 3)).round().unique(dim=0)) == 60
@@ -209,7 +204,7 @@ def test_generated_images_are_alive():
 @pytest.mark.parametrize("n_images", [0, -1])
 def test_some_images_must_be_asked_for(n_images):
     with pytest.raises(InputError, match="n_images"):
-        load("syn-generated", n_images=n_images)
+        syn_generated(n_images=n_images)
 
 
 @pytest.mark.parametrize("font", range(len(FONTS)))

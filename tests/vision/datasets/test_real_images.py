@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from vision.datasets import load
+from vision.datasets.image_set import join
+from vision.datasets.syn_generated import syn_generated
 
 
 def test_mnist(images_dir):
@@ -66,7 +68,8 @@ def test_subsets(images_dir, name, file, n, domains, n_test):
 
 @pytest.mark.slow
 def test_three_domains_of_digits(images_dir, usps):
-    images = load("syn-generated+usps+digits8x8", images_dir, size=16, n_images=100)
+    sets = [syn_generated(size=16, n_images=100), load("usps", images_dir), load("digits8x8")]
+    images = join(sets, 16)
     assert images.images.shape == (100 + 9_298 + 1_797, 3, 16, 16)
     assert images.domains.bincount().tolist() == [100, 9_298, 1_797]
     assert (images.images[100:9_398] == usps.images).all()

@@ -12,10 +12,9 @@ from data_prep.base.errors import InputError
 from stforecast.federated.core.state import generator
 from stforecast.federated.engine.rounds import Federation
 from stforecast.federated.methods.fedavg import FedAvg
+from vision.draws import Draw
 from vision.methods.fedic import (
-    DECAY,
     FEDIC,
-    SERVER,
     FEDICOptions,
     _Draw,
     distillation_loss,
@@ -98,7 +97,7 @@ def server_round(models, average, teacher, images, o, random):
         return torch.randperm(len(y), generator=random)[:size]
 
     tuned = Net(average)
-    optimizer = torch.optim.Adam(tuned.parameters(), lr=o.server_lr, weight_decay=DECAY)
+    optimizer = torch.optim.Adam(tuned.parameters(), lr=o.server_lr, weight_decay=2e-4)
     for _ in range(o.server_steps):
         rows = draw(o.labelled_batch)
         optimizer.zero_grad()
@@ -117,7 +116,7 @@ def server_round(models, average, teacher, images, o, random):
         optimizer.step()
     target = teacher_logits(teacher, features, logits, new).detach()
     student = Net(average)
-    optimizer = torch.optim.Adam(student.parameters(), lr=o.server_lr, weight_decay=DECAY)
+    optimizer = torch.optim.Adam(student.parameters(), lr=o.server_lr, weight_decay=2e-4)
     for _ in range(o.server_steps):
         rows = draw(o.distilled_batch)
         soft = distillation_loss(student(x[rows])[1], target[rows], o.temperature)
@@ -137,7 +136,7 @@ def test_the_server_equals_plain_pytorch(fedic):
     f.run_round()
     models = [{n: t[i] for n, t in sent.items()} for i in range(3)]
     average = {n: (8 * t[0] + 12 * t[1] + 10 * t[2]) / 30 for n, t in sent.items()}
-    random = generator(1, 0, *SERVER)
+    random = Draw.FEDIC.generator(1, 0)
     o, images = f.method.options, f.method.task.surrogate
     student, teacher = server_round(models, average, teacher, images, o, random)
     server = f.state.server

@@ -7,11 +7,11 @@ from data_prep.base.errors import InputError
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.method import predictions
 from stforecast.federated.core.population import Population
-from stforecast.federated.core.state import generator
 from stforecast.federated.core.training import Training
 from stforecast.federated.engine.rounds import Federation
 from vision.backbones.load import TINY
-from vision.methods.fedmgp import SERVER, FedMGP, FedMGPOptions
+from vision.draws import Draw
+from vision.methods.fedmgp import FedMGP, FedMGPOptions
 from vision.models.vit import FrozenViT, ViTOptions
 from vision.task import Classification, among_own_classes
 
@@ -114,7 +114,7 @@ class Reference:
 
 def reference_server(clients, models, surrogate, round):
     """Pool and keys of a drawn client after distillation, and the mean head after training."""
-    rng = generator(1, round, *SERVER)
+    rng = Draw.FEDMGP.generator(1, round)
     target = int(torch.randint(2, (), generator=rng))
     x, y = surrogate["x"][0], surrogate["y"][0]
     own = {n: t.clone() for n, t in models[target].items()}

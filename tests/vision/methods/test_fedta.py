@@ -14,6 +14,7 @@ from stforecast.federated.core.state import generator
 from stforecast.federated.core.training import Training
 from stforecast.federated.engine.rounds import Federation
 from vision.backbones.load import TINY
+from vision.draws import Draw
 from vision.methods.anchors import (
     consistency_loss,
     mean_prototypes,
@@ -21,7 +22,7 @@ from vision.methods.anchors import (
     prototype_scores,
     selected_prototypes,
 )
-from vision.methods.fedta import TARGET, FedTA, FedTAOptions
+from vision.methods.fedta import FedTA, FedTAOptions
 from vision.methods.prompts import fused_pool, key_distance
 from vision.models.vit import FrozenViT, ViTOptions
 from vision.task import Classification, among_own_classes
@@ -186,7 +187,7 @@ def reference_selection(server, local, round):
 
 
 def reference_fusion(clients, surrogate, round, statistics):
-    rng = generator(1, round, *TARGET)
+    rng = Draw.FEDTA.generator(1, round)
     target = int(torch.randint(len(clients), (), generator=rng))
     x = surrogate["x"][0]
     own, other = clients[target], clients[1 - target]

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from data_prep.base.errors import InputError
 from stforecast.federated.core.state import generator
 from stforecast.federated.methods.fedavg import FedAvg
-from vision.methods.mfcl import CONTENT_TEMPERATURE, MFCL, MFCLOptions, unevenness
+from vision.methods.mfcl import MFCL, MFCLOptions, unevenness
 
 pytestmark = pytest.mark.usefixtures("double")
 
@@ -49,7 +49,7 @@ def train_generator(net, teacher, former, random, o):
     net.train()
     for _ in range(o.server_steps):
         logits = head(teacher, net(torch.randn(8, NOISE, generator=random)))[:, former]
-        sure = F.cross_entropy(logits / CONTENT_TEMPERATURE, logits.argmax(1))
+        sure = F.cross_entropy(logits / 1000.0, logits.argmax(1))
         mean = logits.softmax(1).mean(0)
         even = 1 + (mean * mean.log()).sum() / math.log(len(former))
         adam.zero_grad()

@@ -10,7 +10,6 @@ from stforecast.federated.core.state import Participants, generator
 from stforecast.federated.methods.fedavg import FedAvg
 from vision.methods.target import (
     LABEL_WEIGHT,
-    NOISE_LR,
     STUDENT_TEMPERATURE,
     TARGET,
     TARGETOptions,
@@ -62,7 +61,7 @@ def synthesis(method, teacher, former, random, o):
         y = torch.randint(len(former), (1, 8), generator=random)[0]
         z = torch.randn(8, 3, generator=random).requires_grad_()
         adam = torch.optim.Adam(
-            [{"params": net.parameters()}, {"params": [z], "lr": NOISE_LR}],
+            [{"params": net.parameters()}, {"params": [z], "lr": 0.01}],
             lr=o.server_lr,
             betas=(0.5, 0.999),
         )
