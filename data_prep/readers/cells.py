@@ -45,10 +45,11 @@ def _with_short_ids(table: Table) -> Table:
     """Return cells by the name of the cell in their long ids, where it tells them apart."""
     for name in table.cells:
         if name in table and table[name].dtype == pl.String:
-            ids = table[name].str.extract(CELL_NAME).str.strip_chars()
-            if not ids.null_count() and ids.n_unique() == table[name].n_unique():
+            known = pl.Series(table.codes(name)[1], dtype=pl.String)
+            ids = known.str.extract(CELL_NAME).str.strip_chars()
+            if len(ids) and not ids.null_count() and ids.is_unique().all():
                 log.info(table.origin, f"cells are named by 'Cell Name=' in column {name!r}")
-                table = table.with_columns(ids)
+                table = table.with_columns(table[name].replace_strict(known, ids, default=None))
     return table
 
 

@@ -387,7 +387,7 @@ def _to_read_hour_twice(
 def _records(same: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the first row of each record, and each row's record; equal numbers are one record."""
     if _first_repeat(same) is None:
-        return np.arange(len(same)), np.arange(len(same))
+        return (rows := np.arange(len(same))), rows
     return np.unique(same, return_index=True, return_inverse=True)[1:]
 
 

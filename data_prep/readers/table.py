@@ -143,17 +143,17 @@ class Table:
         return 1 - self.n_unique(*names) / max(1, len(self))
 
     def packed(self) -> Table:
-        """Return a table that holds each text of the columns of times and cells once."""
+        """Return a table that holds texts of times and cells once; pandas shares its numbers."""
         names = [c for c in (*self.times, *self.cells) if self[c].dtype == pl.String]
         kinds = {name: pl.Enum(self.codes(name)[1]) for name in names}
         columns = self.columns.with_columns(pl.col(c).cast(kind) for c, kind in kinds.items())
-        return self.with_(columns=columns, _codes=self._codes)
+        return self.with_(columns=columns.rechunk(), _codes=self._codes)
 
     def series(self, name: str) -> pd.Series:
         """Return a column for pandas, whose texts are categories."""
         column = self.columns[name]
         if column.dtype not in (pl.String, pl.Enum):
-            return pd.Series(_to_pandas(column), name=name)
+            return pd.Series(_to_pandas(column), name=name, copy=False)
         codes, known = self.codes(name)  # Times and ids repeat often.
         kind = pd.CategoricalDtype(known)
         return pd.Series(pd.Categorical.from_codes(codes, dtype=kind), name=name)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from sys import intern
 from typing import IO, Any
 from xml.parsers import expat
@@ -49,6 +49,19 @@ class Handlers:
         """Handle the end of an element."""
 
 
+class _ByTag(dict[str, Callable[..., Any]]):
+    """Functions by the tags of a file, with their prefixes."""
+
+    def __init__(self, known: Mapping[str, Callable[..., Any]], other: Callable[..., Any]) -> None:
+        super().__init__()
+        self.known, self.other = known, other
+
+    def __missing__(self, tag: str) -> Callable[..., Any]:
+        name = tag.rpartition(":")[2]
+        self[tag] = found = self.known.get(name) or partial(self.other, name)
+        return found
+
+
 def parse(file: IO[bytes], handlers: Handlers) -> None:
     """Parse a file of XML.
 
@@ -56,9 +69,10 @@ def parse(file: IO[bytes], handlers: Handlers) -> None:
         ValueError: if it is not valid XML, declares entities, is nested too deep, or lacks an
             attribute that a handler looks up.
     """
-    parser, depth, skipped = expat.ParserCreate(), 0, ""
+    parser, depth, skipped, clear = expat.ParserCreate(), 0, "", handlers.texts.clear
     parser.buffer_text = True
-    clear, starts, stops = handlers.texts.clear, handlers.at_start, handlers.at_stop
+    starts = _ByTag(handlers.at_start, handlers.start)
+    stops = _ByTag(handlers.at_stop, handlers.stop)
 
     def start(tag: str, attributes: dict[str, str]) -> None:
         nonlocal depth, skipped
@@ -66,10 +80,7 @@ def parse(file: IO[bytes], handlers: Handlers) -> None:
         if depth > DEEPEST:
             raise ValueError(f"elements are nested more than {DEEPEST} deep")
         clear()
-        name = tag.rpartition(":")[2] if ":" in tag else tag
-        if name not in starts:
-            handlers.start(name, attributes)
-        elif starts[name](attributes):
+        if starts[tag](attributes):
             skipped = tag
             parser.StartElementHandler = parser.CharacterDataHandler = None
             parser.EndElementHandler = skip
@@ -77,11 +88,7 @@ def parse(file: IO[bytes], handlers: Handlers) -> None:
     def stop(tag: str) -> None:
         nonlocal depth
         depth -= 1
-        name = tag.rpartition(":")[2] if ":" in tag else tag
-        if name in stops:
-            stops[name]()
-        else:
-            handlers.stop(name)
+        stops[tag]()
 
     def skip(tag: str) -> None:
         if tag == skipped:

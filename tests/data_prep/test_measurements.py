@@ -147,6 +147,19 @@ def test_a_file_that_came_twice_counts_once_and_another_value_is_refused(read):
         read(text, text.replace("2.5", "9"))
 
 
+def test_blocks_of_an_object_are_joined_and_their_common_counters_must_agree(read):
+    block = '<measInfo>{period}{types}<measValue measObjLdn="NRCellDU=1">{values}</measValue>'
+    first = XML.format(end="2024-03-01T01:00:00Z", value="2.5")
+    period = first[first.index("<granPeriod") : first.index("<measType")]
+    types = '<measType p="1">load</measType><measType p="2">calls</measType>'
+    further = block.format(period=period, types=types, values='<r p="1">{}</r><r p="2">7</r>')
+    both = first.replace("</measData>", f"{further}</measInfo></measData>")
+    table, _ = read(both.format("2.5"))
+    assert table.select("load", "calls").rows() == [(2.5, 7.0)]
+    with pytest.raises(InputError, match="different values"):
+        read(both.format("9"))
+
+
 def test_steps_of_several_lengths_are_refused(read):
     text = XML.format(end="2024-03-01T01:00:00Z", value="1")
     with pytest.raises(InputError, match="300 s, 900 s"):
@@ -169,6 +182,7 @@ LAUGHS = '<!DOCTYPE m [<!ENTITY a "ha"><!ENTITY b "&a;&a;">]><measCollecFile>&b;
         (LAUGHS.replace('"ha"', 'SYSTEM "file:///etc/hostname"'), "entity"),
         ("<measCollecFile>" + "<a>" * 100, "nested"),
         ("<measCollecFile><measData>", "not valid XML"),
+        ("<measCollecFile/>", "no objects"),
         (XML.format(end="soon", value=1), "soon"),
         (XML.format(end="2024-03-01T01:00:00Z", value=1).replace("PT15M", "PX"), "PX"),
         (XML.replace("<granPeriod", "<gran").format(end="", value=1), "granularity period"),

@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +25,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-import numpy as np
 import polars as pl
 
 from data_prep.base.errors import InputError, Words, counted, some
@@ -34,7 +32,7 @@ from data_prep.readers.formats import Format, Part, contents, table_of
 from data_prep.readers.names import read_names
 from data_prep.readers.options import TableOptions
 from data_prep.readers.origin import StepLog
-from data_prep.readers.table import Table
+from data_prep.readers.table import Table, as_numbers
 from data_prep.readers.xml import Handlers, parse
 
 log = StepLog("decode")
@@ -45,6 +43,10 @@ ROOT = re.compile(rb"<(?:[\w.-]+:)?(measCollecFile|mdc|OMeS)[\s>/]")
 DURATION = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?")
 NAME = re.compile(r"\s*([^=\-,/]+)[=-](.*)")
 INDEXED = re.compile(r"(.+)\[(\d+)\]")
+KEYS = ["time", "cell"]
+
+BATCH = 100_000
+"""Values that are texts before they become numbers together."""
 
 
 class Measured(NamedTuple):
@@ -133,6 +135,7 @@ class _Walker(Handlers):
         self.end: datetime | None = None
         self.seconds = math.nan
         self.counters: dict[str, str] = {}
+        self.names: tuple[str, ...] = ()
         self.values: dict[str, str] = {}
         self.place = ""
         self.suspect = self.in_target = self.skipped = False
@@ -201,13 +204,13 @@ class _Walker(Handlers):
         self.seconds = 60 * float(attributes["interval"])
 
     def _block(self, attributes: dict[str, str]) -> None:
-        self.counters = {}
+        self.counters, self.names = {}, ()
 
     def _place(self, attributes: dict[str, str]) -> None:
         self.place = attributes.get("p", "")
 
     def _counter(self) -> None:
-        self.counters[self.place or str(len(self.counters) + 1)] = self.text
+        self.counters[self.place or str(len(self.counters) + 1)] = "".join(self.texts).strip()
 
     def _all_counters(self) -> None:
         self.counters = {str(i): name for i, name in enumerate(self.text.split(), start=1)}
@@ -241,10 +244,11 @@ class _Walker(Handlers):
         if self.skipped:
             self.take(Measured(self.begin, self.seconds, name, (), ()))
             return
-        places = self.counters or dict.fromkeys(self.values)
-        values = [*map(self.values.get, places)]
-        names = tuple(self.counters.values()) if self.counters else tuple(places)
-        self.take(Measured(self.begin, self.seconds, name, names, values, self.suspect))
+        if len(self.names) != len(self.counters):
+            self.names = tuple(self.counters.values())
+        names, values = self.names or tuple(self.values), self.values
+        texts = [*map(values.get, self.counters or values)]
+        self.take(Measured(self.begin, self.seconds, name, names, texts, self.suspect))
 
 
 def walk_xml(file: IO[bytes], take: Take, wants: Wants = lambda kind: True) -> None:
@@ -297,11 +301,53 @@ def walk_events(file: IO[bytes], take: Take) -> None:
 
 @dataclass
 class _Block:
-    """Steps of objects that have the same counters, in the order of the files."""
+    """Steps of objects that have the same counters, in the order of the files.
 
+    Attributes:
+        counters: names of the values.
+        wanted: names of those to keep; empty for all.
+        frames: columns of `time`, `cell` and the counters that are numbers already.
+        begins: begins of further steps.
+        names: their objects.
+        texts: their values, object by object.
+    """
+
+    counters: tuple[str, ...]
+    wanted: Collection[str]
+    frames: list[pl.DataFrame] = field(default_factory=list)
     begins: list[datetime] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
-    values: array[float] = field(default_factory=lambda: array("d"))
+    texts: list[str | None] = field(default_factory=list)
+
+    def add(self, found: Measured) -> None:
+        """Add a step of an object."""
+        self.begins.append(found.begin)
+        self.names.append(found.name)
+        self.texts += [None] * len(found.values) if found.suspect else found.values
+        if len(self.texts) > BATCH:
+            self.convert()
+
+    def table(self) -> pl.DataFrame:
+        """Return columns `time`, `cell` and the counters."""
+        self.convert()
+        return pl.concat(self.frames).with_columns(pl.all().exclude(KEYS).fill_nan(None))
+
+    def convert(self) -> None:
+        """Make the texts columns of numbers."""
+        if len({t.tzinfo is None for t in self.begins}) > 1:
+            raise InputError("some times have an offset from UTC and some have none")
+        n, columns = len(self.counters), {}
+        for i, name in enumerate(self.counters):
+            elements = [m for m in map(INDEXED.fullmatch, self.wanted) if m and m[1] == name]
+            if elements or not self.wanted or name in self.wanted:
+                texts = pl.Series(self.texts[i::n], dtype=pl.String)
+                if name in self.wanted or not self.wanted:
+                    columns[name] = as_numbers(texts)
+                for each in elements:
+                    element = texts.str.split(",").list.get(int(each[2]), null_on_oob=True)
+                    columns[each[0]] = as_numbers(element)
+        self.frames.append(pl.DataFrame({"time": self.begins, "cell": self.names, **columns}))
+        self.begins, self.names, self.texts = [], [], []
 
 
 @dataclass
@@ -323,7 +369,6 @@ class Measurements:
     empty: Sequence[str] = ()
     _blocks: dict[tuple[str, ...], _Block] = field(default_factory=dict)
     _seconds: set[float] = field(default_factory=set)
-    _read: dict[tuple[str, ...], list[tuple[int, int]]] = field(default_factory=dict)
 
     def wants(self, kind: str) -> bool:
         """Return whether the values of a class are kept, or it will be asked which one to read."""
@@ -339,43 +384,9 @@ class Measurements:
             return  # It will be asked which one to read.
         self._seconds.add(found.seconds)
         self.suspect += found.suspect
-        kept = self._places(found.counters)
-        names = tuple(
-            found.counters[i] if index < 0 else f"{found.counters[i]}[{index}]" for i, index in kept
-        )
-        block = self._blocks.setdefault(names, _Block())
-        block.begins.append(found.begin)
-        block.names.append(found.name)
-        if found.suspect:
-            block.values.extend([math.nan] * len(kept))
-            return
-        try:
-            block.values.extend(map(float, (found.values[i] for i, _ in kept)))  # type: ignore[arg-type]
-        except (TypeError, ValueError):
-            del block.values[len(names) * (len(block.names) - 1) :]
-            block.values.extend(self._number(found, *place) for place in kept)
-
-    def _places(self, counters: tuple[str, ...]) -> list[tuple[int, int]]:
-        """Return the place of each counter to keep, and its index in a list, -1 for none."""
-        if counters not in self._read:
-            at = {name: i for i, name in enumerate(counters)}
-            places = [(at[name], -1) for name in self.wanted or at if name in at]
-            if self.wanted:
-                indexed = filter(None, map(INDEXED.fullmatch, self.wanted))
-                places += [(at[m[1]], int(m[2])) for m in indexed if m[1] in at]
-            self._read[counters] = places
-        return self._read[counters]
-
-    @staticmethod
-    def _number(found: Measured, place: int, index: int) -> float:
-        """Return a value as a number; NaN if it is none, or a list without an index."""
-        text = found.values[place] or ""
-        if index < 0 and "," in text:
-            return math.nan
-        try:
-            return float(text.split(",")[index] if index >= 0 else text)
-        except (ValueError, IndexError):
-            return math.nan
+        if found.counters not in self._blocks:
+            self._blocks[found.counters] = _Block(found.counters, self.wanted)
+        self._blocks[found.counters].add(found)
 
     def table(self, source: str) -> pl.DataFrame:
         """Return columns `time`, `cell` and the counters, in the order of time.
@@ -388,26 +399,17 @@ class Measurements:
                 object has two different values in a step.
         """
         self._check(source)
-        frames = [self._frame(names, block) for names, block in self._blocks.items()]
-        table = pl.concat(frames, how="diagonal") if frames else pl.DataFrame()
-        keys = ["time", "cell"]
-        counters = [name for name in table.columns if name not in keys]
-        self.empty = [name for name in counters if not table[name].is_not_nan().any()]
-        table = table.drop(self.empty).with_columns(pl.all().exclude(keys).fill_nan(None))
-        if not table.select(keys).is_duplicated().any():
-            return table.sort(keys)
-        values = pl.all().drop_nulls()
-        n_different = table.group_by(keys).agg(values.n_unique())
-        many = n_different.filter(pl.any_horizontal(pl.all().exclude(keys) > 1))
-        if len(many):
-            time, cell = many.sort(keys).row(0)[:2]
-            raise InputError(
-                f"{source}: {counted(len(many), 'step')} of objects have two different values, "
-                f"such as {cell} at {time}; leave out the files that were replaced"
-            )
-        return table.group_by(keys).agg(values.first()).sort(keys)
+        tables = [_once(block.table(), source) for block in self._blocks.values()]
+        names = Counter(name for table in tables for name in table.columns if name not in KEYS)
+        if any(n > 1 for n in names.values()):
+            tables = [_once(pl.concat(tables, how="diagonal"), source)]
+        table = pl.concat(tables, how="align") if tables else pl.DataFrame()
+        self.empty = [name for name in names if not table[name].is_not_null().any()]
+        return table.drop(self.empty).sort(KEYS)
 
     def _check(self, source: str) -> None:
+        if not self.classes:
+            raise InputError(f"{source}: no objects with values, expected measurements")
         if self.object_class is None and len(self.classes) > 1:
             most = self.classes.most_common(1)[0][0]
             listed = some([f"{k or 'none'} ({n:,})" for k, n in self.classes.most_common()], 12)
@@ -426,14 +428,21 @@ class Measurements:
                 f"{source}: steps of {listed}; put files of one granularity period into a folder"
             )
 
-    def _frame(self, names: tuple[str, ...], block: _Block) -> pl.DataFrame:
-        """Return the table of objects with the same counters."""
-        if len({t.tzinfo is None for t in block.begins}) > 1:
-            raise InputError("some times have an offset from UTC and some have none")
-        times = pl.Series("time", block.begins)
-        values = np.frombuffer(block.values).reshape(len(block.names), len(names))
-        counters = dict(zip(names, values.T, strict=True))
-        return pl.DataFrame({"time": times, "cell": block.names, **counters})
+
+def _once(table: pl.DataFrame, source: str) -> pl.DataFrame:
+    """Return the values of each step of an object once; refuse different ones."""
+    if not table.select(KEYS).is_duplicated().any():
+        return table
+    values = pl.all().drop_nulls()
+    n_different = table.group_by(KEYS).agg(values.n_unique())
+    many = n_different.filter(pl.any_horizontal(pl.all().exclude(KEYS) > 1))
+    if len(many):
+        time, cell = many.sort(KEYS).row(0)[:2]
+        raise InputError(
+            f"{source}: {counted(len(many), 'step')} of objects have two different values, "
+            f"such as {cell} at {time}; leave out the files that were replaced"
+        )
+    return table.group_by(KEYS).agg(values.first())
 
 
 def read_measurements(
