@@ -48,6 +48,8 @@ class Baseline(ABC):
         config: the options.
         seed: random seed of the run, for forecasters that draw random numbers.
         adjacency: weights of the roads while it is fitted, or None.
+        validation: first target steps of the validation windows while it is fitted.
+        defaults: its own defaults of shared settings.
     """
 
     levels: ClassVar[tuple[float, ...]] = ()
@@ -62,6 +64,7 @@ class Baseline(ABC):
     reads_covariates: ClassVar[bool] = False
     reads: ClassVar[Set[str]] = frozenset()
     grid: ClassVar[Grid] = {}
+    defaults: ClassVar[Mapping[str, Any]] = {}
     reads_target: ClassVar[bool] = False
     Options: ClassVar[type] = NoOptions
 
@@ -71,6 +74,7 @@ class Baseline(ABC):
         self.adjacency: np.ndarray | None = None
         self.spec: WindowSpec
         self.arrays: Arrays
+        self.validation: np.ndarray
 
     def fit(
         self,
@@ -79,16 +83,18 @@ class Baseline(ABC):
         spec: WindowSpec,
         calendar: Calendar,
         adjacency: np.ndarray | None = None,
+        validation: np.ndarray | None = None,
     ) -> Self:
         """Learn from the training windows.
 
         Args:
             series: `(steps, cells)`, z-scored, NaN where missing; it is read up to the last
-                training target only.
+                target of the windows only.
             starts: `(windows,)` first target steps of the training windows (`Split.train`).
             spec: the windows' shape.
             calendar: the series' wall clock.
             adjacency: `(cells, cells)` weights of the roads from row to column, if known.
+            validation: `(windows,)` first target steps of windows to choose by; none by default.
 
         Raises:
             InputError: if the series or the calendar does not suit the forecaster.
@@ -96,6 +102,7 @@ class Baseline(ABC):
         if len(starts) == 0:
             raise InputError(f"{self.name}: no training windows; give a longer series")
         self.spec, self.adjacency = spec, adjacency
+        self.validation = np.array([], int) if validation is None else np.asarray(validation)
         self._restore(self._learn(series, np.asarray(starts), calendar))
         return self
 
@@ -165,6 +172,11 @@ class Baseline(ABC):
     def knows_cells(self) -> bool:
         """Whether one model tells the cells apart, so that it cannot forecast others."""
         return False
+
+    @property
+    def options_of_refit(self) -> Any:
+        """The options to fit it again with."""
+        return self.config
 
     def joined(self, new: Self, ids: np.ndarray) -> Self:
         """Return the forecaster of its own cells at some of `ids`, then of the cells of `new`."""

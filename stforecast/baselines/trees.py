@@ -6,8 +6,6 @@ Ke et al., "LightGBM: a highly efficient gradient boosting decision tree", NeurI
 from __future__ import annotations
 
 import dataclasses
-import json
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -19,15 +17,24 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # i
 
 from data_prep.base.errors import InputError, Words
 from stforecast.baselines.base import Arrays, Baseline, Peer, PeerOptions
+from stforecast.baselines.tree_inputs import inputs_of_steps
 from stforecast.data.clock import Calendar
 from stforecast.data.covariates import neighbour_inputs, strongest_neighbours
-from stforecast.data.dates import DAY, WEEK
 from stforecast.data.windows import input_windows, training_targets
 from stforecast.federated.core.options import CheckedOptions, Grid
 
+PER_HORIZON = 8
+"""Windows that LightGBM learns from, per horizon: those of each step would tell little more."""
+
+MOST_TREES = 1000
+"""Most trees where the validation part decides."""
+
+PATIENCE = 50
+"""Further trees without a lower validation error."""
+
 
 class PooledTrees(Baseline):
-    """Trees on the windows of all cells together, one model for each target step.
+    """Trees on the windows of all cells together.
 
     Attributes:
         usual: defaults of the library's options for shrinkage and sizes of the trees.
@@ -36,35 +43,11 @@ class PooledTrees(Baseline):
     pooled = True
     reads_target = True
     usual: ClassVar[Mapping[str, float]]
-    models: Sequence[Any]
 
     def _shape(self) -> dict[str, Any]:
         """Return shrinkage and sizes of the trees: the options, where not given their defaults."""
         given = {name: getattr(self.config, name) for name in self.usual}
         return {name: self.usual[name] if v is None else v for name, v in given.items()}
-
-    @abstractmethod
-    def _inputs(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
-        """Return the inputs of all windows of all cells, `(cells * windows, inputs)`."""
-
-    def _records(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> Arrays:
-        """Return inputs `x`, targets `y` and their `mask`, each `(cells * windows, …)`."""
-        y, mask = map(flat, training_targets(series, starts, self.spec, calendar))
-        unseen = np.flatnonzero(~mask.any(axis=0))
-        if len(unseen):
-            raise InputError(
-                f"{self.name}: no observed training target at horizon step {unseen[0] + 1}; give a "
-                "longer training part"
-            )
-        return {"x": self._inputs(series, starts, calendar), "y": y, "mask": mask}
-
-    def _forecast(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
-        if self.knows_cells:
-            self._check_cells(series, int(self.arrays["n_cells"]))
-        x = self._inputs(series, starts, calendar)
-        with threads_for(len(x)):
-            y_hat = np.stack([model.predict(x) for model in self.models], axis=-1)
-        return y_hat.reshape(series.shape[1], len(starts), self.spec.horizon)
 
 
 def threads_for(n_records: int) -> threadpool_limits:
@@ -118,6 +101,7 @@ class Boosting(PooledTrees):
     summary = "gradient-boosted trees on the windows of all cells together (not federated)"
     learned = ("x", "y", "mask")
     reads_covariates = True
+    models: Sequence[Any]
     usual: ClassVar[Mapping[str, float]] = {
         "max_iter": 100, "learning_rate": 0.1, "max_leaf_nodes": 31
     }  # fmt: skip
@@ -135,10 +119,29 @@ class Boosting(PooledTrees):
         roads = {"neighbours": self._neighbours()} if self.config.neighbours else {}
         return {**records, **own, **roads}
 
+    def _records(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> Arrays:
+        """Return inputs `x`, targets `y` and their `mask`, each `(cells * windows, …)`."""
+        y, mask = map(flat, training_targets(series, starts, self.spec, calendar))
+        unseen = np.flatnonzero(~mask.any(axis=0))
+        if len(unseen):
+            raise InputError(
+                f"{self.name}: no observed training target at horizon step {unseen[0] + 1}; give a "
+                "longer training part"
+            )
+        return {"x": self._inputs(series, starts, calendar), "y": y, "mask": mask}
+
     @property
     def knows_cells(self) -> bool:
         """Whether inputs tell the cells apart, so that it cannot forecast others."""
         return bool(self.config.cell_id or self.config.neighbours)
+
+    def _forecast(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
+        if self.knows_cells:
+            self._check_cells(series, int(self.arrays["n_cells"]))
+        x = self._inputs(series, starts, calendar)
+        with threads_for(len(x)):
+            y_hat = np.stack([model.predict(x) for model in self.models], axis=-1)
+        return y_hat.reshape(series.shape[1], len(starts), self.spec.horizon)
 
     def _inputs(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         x = input_windows(series, starts, self.spec, calendar)
@@ -181,35 +184,35 @@ class LightGBMOptions(PeerOptions):
     """Options of `LightGBM`.
 
     Attributes:
-        num_iterations: number of trees of each target step; by default 100.
+        num_iterations: number of trees; by default as many as have the lowest error on the
+            validation part, or 200 without one.
         learning_rate: shrinkage of each tree; by default 0.1, or the choice of `tune`.
-        num_leaves: leaves of a tree; by default 31, or the choice of `tune`.
-        lags: lags to read, written as extra_lags; empty takes the newest 24 steps and the values
-            one day and one week before each target.
+        num_leaves: leaves of a tree; by default 15, or the choice of `tune`.
     """
 
     num_iterations: PositiveInt | None = None
     learning_rate: PositiveFloat | None = None
     num_leaves: Annotated[int, Ge(2)] | None = None
-    lags: str = ""
 
 
 class LightGBM(Peer, PooledTrees):
-    """LightGBM's trees on lags, calendar and cell of all cells' windows, one model per target step.
+    """LightGBM's trees on the windows of all cells together, one model for all target steps.
 
-    The cell's position is a categorical input. The settings of the windows add their imputation and
-    holidays only. The state holds the library's text format. The time limit is checked after every
-    tree while fitting; forecasts take little time.
+    It reads what `stforecast.baselines.tree_inputs` says, which the settings of the windows do not
+    change; the cell's position is a categorical input. Trees are added until 50 more have not
+    lowered the error on the validation part; a refit has as many. The state holds the library's
+    text format. The time limit is checked after every tree; forecasts take little time.
     """
 
     name = "lightgbm"
-    summary = "LightGBM on lags of a day and a week, calendar and cell, of all cells together"
+    summary = "LightGBM on lags, means, weekly profile, calendar and cell, of all cells together"
     package = "lightgbm"
-    learned = ("models", "n_cells")
+    learned = ("model", "n_cells")
     usual: ClassVar[Mapping[str, float]] = {
-        "num_iterations": 100, "learning_rate": 0.1, "num_leaves": 31
+        "num_iterations": 200, "learning_rate": 0.1, "num_leaves": 15
     }  # fmt: skip
-    grid: ClassVar[Grid] = {"learning_rate": [0.05, 0.1, 0.2], "num_leaves": [15, 31]}
+    defaults: ClassVar[Mapping[str, Any]] = {"refit": "once"}
+    grid: ClassVar[Grid] = {"learning_rate": [0.03, 0.06, 0.1], "num_leaves": [7, 15, 31]}
     Options = LightGBMOptions
 
     @property
@@ -217,57 +220,58 @@ class LightGBM(Peer, PooledTrees):
         """Whether one model tells the cells apart; here always."""
         return True
 
-    def _learn(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> Arrays:
-        records = self._records(series, starts, calendar)
-        x, steps = records["x"], zip(records["y"].T, records["mask"].T, strict=True)
-        with threads_for(len(x)):
-            texts = [self._train(x[seen], y[seen], k) for k, (y, seen) in enumerate(steps)]
-        return {
-            "models": np.frombuffer(json.dumps(texts).encode(), np.uint8),
-            "n_cells": np.array(series.shape[1]),
-        }
+    @property
+    def options_of_refit(self) -> LightGBMOptions:
+        """The options with the number of trees that was found."""
+        return dataclasses.replace(self.config, num_iterations=self.model.num_trees())
 
-    def _train(self, x: np.ndarray, y: np.ndarray, k: int) -> str:
-        """Train the trees of one target step and return them as text."""
+    def _learn(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> Arrays:
         import lightgbm
 
-        shape, done = self._shape(), (k, self.spec.horizon, "target steps")
+        x, y = self._records(series, starts, calendar)
+        if not len(y):
+            raise InputError(
+                f"{self.name}: no observed training target; give a longer training part"
+            )
+        shape = self._shape()
         n_trees = shape.pop("num_iterations")
         params = {**shape, "deterministic": True, "force_col_wise": True, "verbosity": -1}
         data = lightgbm.Dataset(x, y, categorical_feature=[x.shape[1] - 1], params=params)
-        check = [lambda _: self.limit.check(*done)]
-        return str(lightgbm.train(params, data, n_trees, callbacks=check).model_to_string())
+        calls = [lambda now: self.limit.check(now.iteration, now.end_iteration, "trees")]
+        held = []
+        if self.config.num_iterations is None and len(self.validation):
+            held, n_trees = (
+                [data.create_valid(*self._records(series, self.validation, calendar))],
+                MOST_TREES,
+            )
+            calls.append(lightgbm.early_stopping(PATIENCE, verbose=False))
+        with threads_for(len(x)):
+            model = lightgbm.train(params, data, n_trees, valid_sets=held, callbacks=calls)
+        text = model.model_to_string()
+        return {
+            "model": np.frombuffer(text.encode(), np.uint8),
+            "n_cells": np.array(series.shape[1]),
+        }
+
+    def _records(
+        self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return inputs and targets of all cells, where observed, of some windows a horizon."""
+        starts = starts[:: max(1, self.spec.horizon // PER_HORIZON)]
+        y, mask = training_targets(series, starts, self.spec, calendar)
+        steps = inputs_of_steps(series, starts, self.spec.horizon, calendar)
+        x = [of[seen] for of, seen in zip(steps, np.moveaxis(mask, 2, 0), strict=True)]
+        return np.concatenate(x), np.moveaxis(y, 2, 0)[np.moveaxis(mask, 2, 0)]
 
     def _restore(self, arrays: Arrays) -> None:
         import lightgbm
 
         super()._restore(arrays)
-        texts = json.loads(arrays["models"].tobytes())
-        self.models = [lightgbm.Booster(model_str=text) for text in texts]
+        self.model = lightgbm.Booster(model_str=arrays["model"].tobytes().decode())
 
-    def _inputs(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
-        spec = dataclasses.replace(
-            self.spec,
-            closeness=1,
-            periods=0,
-            newest_first=False,
-            extra_lags=self.config.lags or rich_lags(self.spec.horizon, calendar),
-            calendar="weekdays",
-        ).at(calendar.step)
-        return flat(with_cells(input_windows(series, starts, spec, calendar)))
-
-
-def rich_lags(horizon: int, calendar: Calendar) -> str:
-    """Return the newest 24 lags but the first, and those one day and one week before each target.
-
-    >>> import pandas as pd
-    >>> rich_lags(3, Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("1h")))
-    '2-24,166-168'
-    >>> rich_lags(3, Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("10min")))
-    '2-24,142-144,1006-1008'
-    """
-    ranges = [range(2, 25)]
-    for span in (DAY, WEEK):
-        season = calendar.steps_in(span)
-        ranges.append(range(max(ranges[-1].stop, season - horizon + 1), season + 1))
-    return ",".join(f"{lags.start}-{lags.stop - 1}" for lags in ranges if lags)
+    def _forecast(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
+        self._check_cells(series, int(self.arrays["n_cells"]))
+        steps = inputs_of_steps(series, starts, self.spec.horizon, calendar)
+        with threads_for(len(starts) * series.shape[1]):
+            y_hat = [self.model.predict(flat(x)).reshape(x.shape[:2]) for x in steps]
+        return np.stack(y_hat, axis=-1)

@@ -313,7 +313,8 @@ class ForecastSettings(Settings[Config]):
         if method not in BASELINES:
             own = kind.defaults
         else:
-            own = {} if kind.reads_windows else {"closeness": 1, "periods": 0}
+            own = kind.defaults
+            own = own if kind.reads_windows else {"closeness": 1, "periods": 0, **own}
         found = {"model": RunOptions.model, **own}
         if model in (None, found["model"]):
             return found

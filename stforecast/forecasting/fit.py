@@ -190,12 +190,14 @@ def _fit(
         # The windows of the training are not cut again: what they are cut from takes gigabytes.
         data = dataclasses.replace(data)
         return Fitted(config, data, dict(trained), pd.DataFrame(federation.history()))
-    baseline = fit_baseline(config, data, data.split.train)
+    baseline = fit_baseline(config, data, data.split.train, data.split.validation)
     return Fitted(config, data, {"last": baseline, "best": baseline}, pd.DataFrame())
 
 
-def fit_baseline(config: Config, data: PreparedSeries, starts: np.ndarray) -> Baseline:
-    """Fit the configured reference forecaster to windows.
+def fit_baseline(
+    config: Config, data: PreparedSeries, starts: np.ndarray, validation: np.ndarray | None = None
+) -> Baseline:
+    """Fit the configured reference forecaster to windows, and choose by those of validation.
 
     One that reads the whole series does not see the steps before the training part.
     """
@@ -204,7 +206,8 @@ def fit_baseline(config: Config, data: PreparedSeries, starts: np.ndarray) -> Ba
     if not baseline.reads_windows:
         series = series.copy()
         series[: data.split.fit.start] = np.nan
-    return baseline.fit(series, starts, config.window, data.calendar, data.series.adjacency)
+    roads = data.series.adjacency
+    return baseline.fit(series, starts, config.window, data.calendar, roads, validation)
 
 
 def restore_predictor(

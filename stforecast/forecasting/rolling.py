@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from stforecast.baselines.base import Baseline
 from stforecast.data.clock import Calendar
 from stforecast.data.prepared import PreparedSeries
 from stforecast.federated.engine.sizing import pick_device
@@ -175,9 +176,10 @@ def _kept(checkpointer: Checkpointer | None, refit: Refit) -> Refit:
 
 
 def fit_again(
-    config: Config, fitted: Predictor, data: PreparedSeries, known: np.ndarray
+    config: Config, fitted: Baseline, data: PreparedSeries, known: np.ndarray
 ) -> tuple[Predictor, dict[str, Any]]:
     """Fit a reference forecaster to the known windows; it sends nothing."""
+    config = dataclasses.replace(config, method_options=fitted.options_of_refit)
     return fit_baseline(config, data, known), {"rounds": 0, "bytes_down": 0, "bytes_up": 0}
 
 

@@ -7,10 +7,11 @@ import pytest
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
 from stforecast.baselines import BASELINES
-from stforecast.baselines.trees import LightGBM, LightGBMOptions, rich_lags
+from stforecast.baselines.tree_inputs import inputs_of_steps
+from stforecast.baselines.trees import LightGBM, LightGBMOptions
 from stforecast.data.clock import Calendar
 from stforecast.data.window_spec import WindowSpec
-from stforecast.data.windows import input_windows, target_windows
+from stforecast.data.windows import target_windows
 from stforecast.forecasting.leaks import forecast_leaks
 
 lightgbm = pytest.importorskip("lightgbm", reason="the extra peers is not installed")
@@ -33,34 +34,48 @@ def fitted(**options):
     return LightGBM(config).fit(series(), TRAIN, SPEC, HOURLY)
 
 
+def observed(values, starts):
+    y, mask = (np.moveaxis(part, 2, 0) for part in target_windows(values, starts, SPEC))
+    x = np.stack(list(inputs_of_steps(values, starts, 2, HOURLY)))
+    return x[mask], y[mask]
+
+
 def test_it_is_the_library_on_the_same_records():
-    values, lags = series(), "2-24,167-168"
-    assert rich_lags(2, HOURLY) == lags
-    spec = WindowSpec(
-        closeness=1, periods=0, horizon=2, extra_lags=lags, calendar="weekdays", period=24
+    x, y = observed(series(), TRAIN)
+    data = lightgbm.Dataset(x, y, categorical_feature=[x.shape[1] - 1])
+    params = {"verbosity": -1, "num_leaves": 15}
+    model = lightgbm.train(params, data, num_boost_round=5)
+    steps = inputs_of_steps(series(), TEST, 2, HOURLY)
+    expected = [model.predict(x.reshape(-1, x.shape[-1])).reshape(3, -1) for x in steps]
+    y_hat = fitted().predict(series(), TEST, HOURLY)
+    np.testing.assert_allclose(y_hat, np.stack(expected, axis=-1), rtol=0, atol=1e-5)
+
+
+def test_the_validation_part_chooses_the_number_of_trees_which_a_refit_keeps():
+    validation, options = np.arange(382, 400), LightGBMOptions(learning_rate=0.5)
+    model = LightGBM(options).fit(series(), TRAIN, SPEC, HOURLY, validation=validation)
+    n_trees = model.options_of_refit.num_iterations
+    x, y = observed(series(), validation)
+    by_trees = [model.model.predict(x, num_iteration=n) for n in range(1, n_trees + 1)]
+    errors = [np.square(y_hat - y).mean() for y_hat in by_trees]
+    assert errors[n_trees - 1] <= min(errors) * (1 + 1e-6)
+    refitted = LightGBM(model.options_of_refit).fit(series(), TRAIN, SPEC, HOURLY)
+    assert refitted.model.num_trees() == n_trees
+
+
+def test_without_a_validation_part_it_has_the_usual_number_of_trees():
+    assert LightGBM().fit(series(), TRAIN, SPEC, HOURLY).model.num_trees() == 200
+
+
+def test_fitting_reads_nothing_after_the_last_validation_target():
+    validation, cut = np.arange(382, 400), series()
+    cut[402:] = np.nan
+    options = LightGBMOptions(learning_rate=0.5)
+    one, two = (
+        LightGBM(options).fit(values, TRAIN, SPEC, HOURLY, validation=validation)
+        for values in (series(), cut)
     )
-
-    def records(starts):
-        x = input_windows(values, starts, spec, HOURLY)
-        cell = np.repeat(np.arange(3.0), len(starts))[:, None]
-        return np.hstack([x.reshape(-1, x.shape[-1]), cell])
-
-    x, x_test = records(TRAIN), records(TEST)
-    y, mask = (part.reshape(-1, 2) for part in target_windows(values, TRAIN, spec))
-    y_hat = fitted().predict(values, TEST, HOURLY)
-    for k in range(2):
-        data = lightgbm.Dataset(
-            x[mask[:, k]], y[mask[:, k], k], categorical_feature=[x.shape[1] - 1]
-        )
-        model = lightgbm.train({"verbosity": -1}, data, num_boost_round=5)
-        np.testing.assert_allclose(
-            y_hat[:, :, k], model.predict(x_test).reshape(3, -1), rtol=0, atol=1e-5
-        )
-
-
-def test_lags_may_be_chosen():
-    one, two = (fitted(lags=lags).predict(series(), TEST, HOURLY) for lags in ("2", "24h"))
-    assert np.abs(one - two).max() > 1e-3
+    np.testing.assert_array_equal(one.state()["model"], two.state()["model"])
 
 
 def test_forecasts_read_nothing_from_their_start_on():
@@ -74,7 +89,7 @@ def test_other_cells_are_refused():
 
 
 def test_it_stops_at_the_time_limit():
-    expected = r"^lightgbm: stopped by its time limit of 1e-06 s after 0 of 2 target steps; raise "
+    expected = r"^lightgbm: stopped by its time limit of 1e-06 s after 0 of 5 trees; raise "
     with pytest.raises(InputError, match=expected):
         fitted(time_limit=1e-6)
 
