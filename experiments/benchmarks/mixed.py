@@ -1,0 +1,67 @@
+"""Compare clients with different models, by the model of the client."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pandas as pd
+
+from experiments.benchmarks.frame import Results, benchmark, per_cent_above, table
+from stforecast.forecasting.results import ForecastRun
+from stforecast.models.mixed import kinds_of
+
+ALONE = "solo"
+
+
+@benchmark("mixed.csv")
+def mixed(results: Results, *data: Path) -> str:
+    """Compare errors of clients that take turns at different models, with those trained alone.
+
+    RUNS are those of `stforecast bench mixed`. Errors are means over the clients of a model; the
+    interval of a ratio is over seeds.
+    """
+    errors = pd.concat(map(_by_model, ForecastRun.find(data)))
+    means = errors.groupby(["model", "method", "seed"], sort=False)["value"].mean().unstack("seed")
+    for (model, method), of_seeds in means.iterrows():
+        alone = means.loc[(model, ALONE)]
+        logs = [math.log(e / a) for e, a in zip(of_seeds, alone, strict=True) if e == e and a == a]
+        above = per_cent_above(logs) if method != ALONE else None
+        results.add(
+            {
+                "model": model,
+                "method": method,
+                "seeds": len(logs),
+                "mse": of_seeds.mean(),
+                "above": above.value if above else None,
+                "low": above.low if above else None,
+                "high": above.high if above else None,
+            }
+        )
+    return table(
+        results.rows,
+        {
+            "model": ("model", ""), "method": ("method", ""), "seeds": ("seeds", ".0f"),
+            "mse": ("MSE", ".4f"), "above": ("% above alone", ".1f"), "low": ("from", ".1f"),
+            "high": ("to", ".1f"),
+        },
+    )  # fmt: skip
+
+
+def _by_model(run: ForecastRun) -> pd.DataFrame:
+    """Return the test errors of a run's clients, with the model of each."""
+    settings = run.about["settings"]
+    kinds, found = kinds_of(settings["models"]), run.metrics()
+    found = found[
+        (found["metric"] == "mse") & (found["split"] == "test") & (found["horizon"] == "all")
+        & (found["selection"] == settings["select"]) & (found["client"] != "all")
+    ]  # fmt: skip
+    turns = [kinds[i % len(kinds)] for i in range(len(found))]
+    return pd.DataFrame(
+        {
+            "model": turns,
+            "method": settings["method"],
+            "seed": settings["seed"],
+            "value": found["value"].to_numpy(),
+        }
+    )
