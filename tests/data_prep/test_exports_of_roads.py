@@ -168,3 +168,27 @@ def test_a_workbook_for_each_station_names_the_cell_by_its_file(tmp_path):
     flow = next(iter(ds.data_vars.values())).to_numpy()
     assert flow[:5].tolist() == [[2 * i, 2 * i + 1] for i in range(5)]
     assert np.isnan(flow[5]).all()
+
+
+@pytest.mark.parametrize("weeks", [0, 1])
+def test_a_line_above_the_columns_may_name_the_cell(tmp_path, weeks):
+    """Files of one week are asked for together, and of several weeks after each other."""
+    for at, site in enumerate(("Elm St", "Oak Ave")):
+        days = pd.date_range("2024-05-06", periods=96, freq="15min") + weeks * at * pd.Timedelta(
+            "7D"
+        )
+        rows = "".join(f"{t:%Y-%m-%d},{t:%H:%M},{i % 9 + at}\n" for i, t in enumerate(days))
+        titles = f"Site Name:,{site},\nSerial:,00{at},\n,,\n"
+        (tmp_path / f"count{at}.csv").write_text(f"{titles}Date,Time,Vehicles\n{rows}")
+    with pytest.raises(InputError) as e:
+        read(tmp_path)
+    offer = "--cell 'head:Site Name'"
+    assert offer in e.value.offers
+    ds = read(tmp_path, cell="head:Site Name", allow_gaps=True)
+    assert ds["cell"].to_numpy().tolist() == ["Elm St", "Oak Ave"]
+    counts = next(iter(ds.data_vars.values()))
+    sums = [sum(i % 9 + at for i in range(96)) for at in (0, 1)]
+    assert counts.sum("time").to_numpy().tolist() == sums
+    assert read(tmp_path / "count0.csv", cell="head:Site Name")["cell"].item() == "Elm St"
+    with pytest.raises(InputError, match="no 'Site' above its names, but Site Name, Serial"):
+        read(tmp_path, cell="head:Site")

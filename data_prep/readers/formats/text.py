@@ -211,6 +211,7 @@ def _read(path: Path, content: bytes | None, keys: Container[str], options: Tabl
         Origin(path.name, "line", skip + 1, is_file=True, rows=kept, texts=texts),
         units=head.units,
         levels=head.levels,
+        labels=head.labels,
         timed=head.timed,
         as_text=as_text,
     )
