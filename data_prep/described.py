@@ -355,11 +355,11 @@ def _forecast(path: Path, about: dict[str, Any], options: Sequence[str] = ()) ->
 
 def of_table(path: Path) -> Description | None:
     """Describe a table, or several in a folder or by a pattern."""
-    from data_prep.readers.formats import names_table, tables_among
-    from data_prep.readers.open import is_pattern
+    from data_prep.readers.formats import names_table
+    from data_prep.readers.open import is_pattern, tables_in
 
     if path.is_dir():
-        return _table(path) if tables_among(path.iterdir()) else None
+        return _table(path) if tables_in(path)[0] else None
     return _table(path) if is_pattern(path) or names_table(path.name) else None
 
 

@@ -39,21 +39,30 @@ def read_table(
 
 def apply(parts: Sequence[Part], options: TableOptions) -> list[Table]:
     """Return the tables of all parts; of several sheets, those that have times."""
-    tables = []
+    tables: list[tuple[Part, Table]] = []
     for part in parts:
         table = read_part(part, options, options.keys)
         if len(parts) > 1 and part.sheet and not (table.timed and len(table)):
             log.info(part.path.name, f"sheet {part.sheet!r} has no times and is left out")
-            continue
-        if len(parts) > 1:
-            several = part.sheet and any(other.path != part.path for other in parts)
-            name = f"{part.path.name}, {part.name}" if several else part.name
-            table = table.with_(origin=dataclasses.replace(table.origin, name=name))
-        tables.append(table)
+        else:
+            tables.append((part, table))
     if not tables:
         name = parts[0].path.name
         raise InputError(f"{name}: no sheet has a table with times; ", Words("choose {sheet}"))
-    return tables
+    n_files = len({part.path for part in parts})
+    return [
+        _named(table, part, alone=n_files == len(tables)) if len(parts) > 1 else table
+        for part, table in tables
+    ]
+
+
+def _named(table: Table, part: Part, *, alone: bool) -> Table:
+    """Return a table of several, named by its file if it is alone in it."""
+    name = part.name if not part.sheet else str(Path(part.name).with_name(part.path.name))
+    of_sheet = bool(part.sheet) and not alone
+    shown = f"{part.path.name}, {part.name}" if of_sheet else name
+    origin = dataclasses.replace(table.origin, name=shown)
+    return table.with_(origin=origin, name=part.name if of_sheet else name)
 
 
 def of_frame(df: pd.DataFrame) -> Table:

@@ -10,7 +10,7 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 
@@ -34,6 +34,9 @@ MISSING = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "NIL", "n/a", "None", 
            "#DIV/0!", "#VALUE!", "#REF!", "#NUM!", "#NAME?", "No data", "no data", "n.a.", "N.A.",
            "n.d.", "k.A.", ".", "s/d", "missing", "Missing"]  # fmt: skip
 """What stands for a missing value."""
+
+LABELLED = r"[#\s]*([^:=]{2,40})[:=]\s*(\S.{0,60})"
+"""Pattern of a label and its text above the names."""
 
 log = StepLog("head")
 
@@ -98,6 +101,7 @@ class Head:
         units: units of columns by name, from a row of their own.
         levels: upper and lower name of the columns that have both.
         timed: whether a row of data was recognised by its time.
+        labels: what a row such as `Site: Elm St` names, by its label.
     """
 
     before: int
@@ -106,6 +110,7 @@ class Head:
     units: dict[str, str] = field(default_factory=dict)
     levels: dict[str, tuple[str, str]] = field(default_factory=dict)
     timed: bool = True
+    labels: dict[str, str] = field(default_factory=dict)
 
 
 def find_separator(lines: Sequence[str]) -> str:
@@ -183,6 +188,8 @@ def find_head(rows: Sequence[Sequence[str]], name: str, unit: str) -> Head:
     else:
         head = Head(at, first, lower)
     titles = [" ".join(filter(None, row)) for row in rows[: head.before] if any(row)]
+    labelled = filter(None, (re.match(LABELLED, title) for title in titles))
+    head = replace(head, labels={m[1].strip(): m[2].strip() for m in labelled})
     if titles:
         log.info(
             name,

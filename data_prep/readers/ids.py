@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from data_prep.base.errors import Words
-from data_prep.readers.columns import CALENDAR, CELLS, named, which_of
+from data_prep.readers.columns import CALENDAR, CELLS, HOURS, named, which_of
 from data_prep.readers.flags import is_flag
 from data_prep.readers.origin import StepLog
 from data_prep.readers.table import Table, as_numbers, is_float, is_text, n_known
@@ -66,7 +66,8 @@ def find_cells(table: Table) -> tuple[str, ...]:
     found: list[tuple[str, ...]] = [(c,) for c in usual]
     again = table.share_repeated(time, *usual) if repeats else 0.0
     if len(usual) != 1 or len(others) == 1 or again > MOST_AGAIN:
-        texts = [c for c in others if is_text(table[c]) and may_be_ids(table[c]) and not is_flag(c)]
+        texts = [c for c in others if is_text(table[c]) and may_be_ids(table[c])]
+        texts = [c for c in texts if not (is_flag(c) or named([c], HOURS))]
         candidates = list(dict.fromkeys([*usual, *texts]))
         found = _distinguishing(table, candidates)
         if len(found) > 1 or (not found and len(usual) > 1):

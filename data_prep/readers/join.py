@@ -14,10 +14,16 @@ import polars as pl
 from data_prep.base.errors import InputError, Words, counted, some
 from data_prep.readers.flags import is_flag
 from data_prep.readers.formats import without_suffix
-from data_prep.readers.options import FILE, WHOLE, TableOptions
+from data_prep.readers.options import FILE, HEAD, WHOLE, TableOptions
 from data_prep.readers.origin import Origin, StepLog
 from data_prep.readers.table import Table
 from data_prep.readers.units import common_unit, factor, is_service, unit_of, without_unit
+
+PLACE = (
+    r"(?i)\b(site|station|location|street|road|cell|detector|sensor|counter|node|name|vds|zst|"
+    r"standort|zählstelle|messstelle|straße|poste|lieu|estaci[oó]n|stazione)"
+)
+"""Pattern of the label of a place."""
 
 log = StepLog("join")
 
@@ -119,8 +125,18 @@ def _of_files(
     raise InputError(
         f"{name}: its tables {some(files, 8)} have the same times and columns; ",
         Words("pass {cell} if each table is a cell, ", cell=cells),
+        *(Words("{}, ", way) for way in named_above(tables[0])),
         form,
     )
+
+
+def named_above(table: Table) -> list[Words]:
+    """Return advice if a label above the names of columns may name the cell of each table."""
+    labels = [name for name in table.labels if re.search(PLACE, name)]
+    return [
+        Words("{cell} if a line above the columns names it", cell=f"{HEAD}{name}")
+        for name in labels[:1]
+    ]
 
 
 def _named_by_file(tables: Sequence[Table], files: Sequence[str], column: str) -> list[Table]:
@@ -143,9 +159,15 @@ def _of_service(table: Table, file: str, values: Sequence[str], ids: Sequence[st
 
 def _with_files(tables: Sequence[Table], name: str, options: TableOptions) -> Sequence[Table]:
     """Name the rows of each table by its file, or a part of its name, if that is what a cell is."""
-    pattern = options.of_files
-    if not pattern or any(FILE in table for table in tables):
+    pattern, label = options.of_files, options.of_labels
+    if not (pattern or label) or any(FILE in table for table in tables):
         return tables
+    if label:
+        if lacking := [table for table in tables if label not in table.labels]:
+            has = f"no {label!r} above its names, but {some(lacking[0].labels, 6) or 'nothing'}; "
+            remedy = Words("correct {cell}", cell=options.cell)
+            raise InputError(f"{name}: {lacking[0].name!r} has {has}", remedy)
+        return _named_by_file(tables, [table.labels[label] for table in tables], FILE)
     found = [re.search(pattern, without_suffix(table.name)) for table in tables]
     if None in found:
         raise InputError(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import glob
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from data_prep.base.errors import InputError, no_file, some
@@ -25,6 +26,12 @@ log = StepLog("open")
 
 MOST_FILES = 10_000
 """Most files of an export; each takes some milliseconds."""
+
+MOST_BELOW = 20_000
+"""Most files and folders below a folder that are looked at, as `info` may be given any folder."""
+
+HIDDEN = ".~"
+"""First letters of the names of hidden files."""
 
 
 def apply(path: Path, options: TableOptions) -> tuple[list[Path], list[Part]]:
@@ -78,26 +85,50 @@ def is_pattern(path: Path) -> bool:
 
 def files_of(path: Path) -> list[Path]:
     """Return the tables of a folder or of a pattern, or the one file."""
-    if not path.is_dir() and not is_pattern(path):
-        return [path]
-    top = Path(path.anchor or ".")
-    found = path.iterdir() if path.is_dir() else top.glob(str(path.relative_to(path.anchor)))
-    shown = _visible(found)
-    files = tables_among(shown) if path.is_dir() else [p for p in shown if names_table(p.name)]
-    if path.is_dir() and not files:
-        shown = _visible(path.glob("*/**/*"))
-        files = tables_among(shown)
+    files, others = tables_in(path)
     if not files:
         raise no_file(path, "table", f"give one of {', '.join(suffixes())}, or a folder of them")
     check_number(path, files)
-    listed = set(files)
-    say_left_out(path, [p.name for p in shown if p not in listed])
+    say_left_out(path, [p.name for p in others])
     return files
+
+
+def tables_in(path: Path) -> tuple[list[Path], list[Path]]:
+    """Return the tables of a folder, or without any of folders in it, or of a pattern; and others.
+
+    Raises:
+        InputError: if a folder without tables has too many files below it.
+    """
+    if is_pattern(path):
+        shown = _visible(Path(path.anchor or ".").glob(str(path.relative_to(path.anchor))))
+        files = [p for p in shown if names_table(p.name)]
+    elif path.is_dir():
+        shown = _visible(path.iterdir())
+        if not (files := tables_among(shown)):
+            shown = _visible(_below(path))
+            files = tables_among(shown)
+    else:
+        return [path], []
+    return files, sorted({*shown} - {*files})
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Yield the files of the visible folders in a folder, and in these."""
+    n_files = 0
+    for top, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name[:1] not in HIDDEN]
+        n_files += len(names) + len(folders)
+        if n_files > MOST_BELOW:
+            raise InputError(
+                f"{folder}: no table, and more than {MOST_BELOW:,} files below it; give the folder "
+                "of the tables"
+            )
+        yield from (Path(top, name) for name in names)
 
 
 def _visible(paths: Iterable[Path]) -> list[Path]:
     """Return the files of some paths, without hidden ones, in the order of their names."""
-    return sorted(p for p in paths if p.is_file() and p.name[:1] not in ".~")
+    return sorted(p for p in paths if p.name[:1] not in HIDDEN and p.is_file())
 
 
 def check_number(path: Path, names: Sequence[object]) -> None:

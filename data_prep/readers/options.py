@@ -24,6 +24,9 @@ CLOCK = "hour"
 FILE, WHOLE = "file", ".+"
 """Name of the column of cells that are files, and the pattern of a whole name."""
 
+HEAD = "head:"
+"""Begin of an option that names cells by a label above the names of columns."""
+
 CHOICES = {"layout": Form, "decimal": Decimal, "clock": Clock, "duplicates": Duplicates}
 """Options with a few values."""
 
@@ -43,7 +46,8 @@ class TableOptions:
             Year,Month,Day,Hour.
         cell: Name of the column of cell ids in a long table, or of several, such as site,sector;
             file if each file is a cell, whose columns are its values, or file: and a pattern of
-            its name's part, such as 'file:([0-9]+)_'.
+            its name's part, such as 'file:([0-9]+)_'; or head: and the label above the names of
+            its columns, such as 'head:Site'.
         values: Comma-separated value columns to take, by default every column that holds numbers.
         cells: Cells to keep, such as 5,11-20, or to leave out, such as not:5.
         time_format: Format of the times: dayfirst, monthfirst, excel (days since 1899-12-30) or of
@@ -137,10 +141,15 @@ class TableOptions:
         return WHOLE if FILE in self.cell.split(",") else ""
 
     @property
+    def of_labels(self) -> str:
+        """Label of the cells above the names of columns; empty if it names none."""
+        return self.cell.removeprefix(HEAD) if self.cell.startswith(HEAD) else ""
+
+    @property
     def of_joined(self) -> TableOptions:
         """The options of the table in which the cells of files have a column."""
-        by_pattern = self.of_files not in ("", WHOLE)
-        return dataclasses.replace(self, cell=FILE) if by_pattern else self
+        by_name = self.of_labels or self.of_files not in ("", WHOLE)
+        return dataclasses.replace(self, cell=FILE) if by_name else self
 
     def _refuse_unread(self) -> None:
         """Refuse options that nothing reads where events are counted or counters are read."""

@@ -34,6 +34,7 @@ TOTAL = (
     r"(?i)^\s*(grand |sub-?)?(total|sum|average|avg|mean|overall|summe|gesamt|mittelwert|totale|"
     r"somme|moyenne|promedio|media|minimum|maximum|min|max|durchschnitt|合计|总计|平均)s?\b.{0,30}$"
     r"|^.{1,60} (sub-?)?(total|ergebnis|gesamt)$"
+    r"|^\s*([ap]\.?m\.? )?peak (hour|period|volume)\b.{0,30}$"
     r"|^\s*[øØΣ∑]\s*$"
 )
 """Pattern of what names a row or cell of totals."""

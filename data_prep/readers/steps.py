@@ -22,6 +22,7 @@ from data_prep.readers.cells import ALL_BUT, whole_numbers
 from data_prep.readers.columns import cell_ids, either, factorize, numbers
 from data_prep.readers.counters import increments, readings, refuse_levels
 from data_prep.readers.ids import MOST_AGAIN, SHOWN_CELLS, may_name_cells
+from data_prep.readers.join import named_above
 from data_prep.readers.options import FILE, TableOptions
 from data_prep.readers.origin import Origin, StepLog
 from data_prep.readers.places import read_places, read_properties
@@ -322,6 +323,7 @@ def _ask_for_files(times: pd.DatetimeIndex, table: Table, options: TableOptions)
             "pass {cell:file} if each is a cell, {layout} if they are spans of one cell",
             layout=table.kind,
         ),
+        *(Words(", {}", way) for way in named_above(table)),
     )
 
 

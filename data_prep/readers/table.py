@@ -35,6 +35,7 @@ class Table:
             column per service of a single cell; or `"auto"` if it is still to be found.
         units: units of columns by name.
         levels: upper and lower name of the columns that two rows name.
+        labels: texts above the names by their labels, such as Site.
         timed: whether a row of a text or a sheet was recognised by its time.
         as_text: whether its columns are texts, whatever they hold.
         typed: whether its format gives columns types.
@@ -52,6 +53,7 @@ class Table:
     kind: str = "auto"
     units: Mapping[str, str] = field(default_factory=dict)
     levels: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
     timed: bool = False
     as_text: bool = False
     typed: bool = False

@@ -30,10 +30,11 @@ from data_prep.readers.options import CLOCK, TIME, TableOptions
 from data_prep.readers.origin import StepLog
 from data_prep.readers.resampling import step_length
 from data_prep.readers.table import Table
-from data_prep.readers.times import are_of_day
+from data_prep.readers.times import are_of_day, of_unequal
 from data_prep.readers.written_times import (
     CLOCK_LIKE,
     MONTH,
+    MONTH_OF_YEAR,
     SIX_DIGITS,
     TIME_LIKE,
     date_formats,
@@ -56,6 +57,9 @@ def apply(table: Table, options: TableOptions) -> Table:
     if options.start and options.step and "start" not in table.decided:
         table = _set_times(table, options)
     elif not table.times:
+        months = [c for c in table.names if _share_of(table[c], MONTH_OF_YEAR)]
+        if months or all(map(named, 2 * [table.names], DATE_PARTS[:2])):
+            raise of_unequal(f"{table.origin.name}: it has months without days, and", "month")
         found = no_column(options.time, table.names, table.origin)
         named_so = Words("name the column of times with {time}")
         raise InputError(found, named_so, *_to_count(table, options))
@@ -164,7 +168,7 @@ def kind_of(column: pl.Series) -> str:
         return ""
     if named([column.name], TIMES) and texts.str.contains(SIX_DIGITS).all():
         return "date"
-    hours = texts.str.contains(r"^([01]?\d|2[0-4])(\.0)?$")
+    hours = texts.str.contains(r"^([01]?\d|2[0-4])(\.0|\s*[-–]\s*([01]?\d|2[0-4]))?$")
     if named([column.name], HOURS) and _share(hours) > MOST:
         return "hour"
     if column.dtype.is_float() or _share(texts.str.contains(TIME_LIKE)) <= MOST:

@@ -381,10 +381,14 @@ def _refuse_months(unique: pd.DatetimeIndex, name: str) -> None:
     same = len(set(unique.day)) == 1 or bool(unique.is_month_end.all())
     if same and len(set(unique.time)) == 1 and months.min() > 0:
         what = "year" if not (months % 12).any() else "month"
-        raise InputError(
-            f"{name}: its records are a {what} or more apart, and {what}s are not equally long, "
-            "expected even steps; give records of days or weeks"
-        )
+        raise of_unequal(f"{name}: its records are a {what} or more apart, and", what)
+
+
+def of_unequal(found: str, what: str) -> InputError:
+    """Return the error for records of months or years."""
+    return InputError(
+        f"{found} {what}s are not equally long, expected even steps; give records of days or weeks"
+    )
 
 
 def _to_even(gaps: np.ndarray, uneven: np.ndarray, length: pd.Timedelta) -> tuple[Words, ...]:

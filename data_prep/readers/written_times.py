@@ -23,6 +23,12 @@ _MONTH = rf"(?i:{'|'.join(MONTHS.values())}){_LETTERS}"
 MONTH = rf"^\s*{_MONTH}\s*$"
 """Pattern of the name of a month."""
 
+_YEAR = r"(19|20)\d\d"
+MONTH_OF_YEAR = (
+    rf"^\s*({_YEAR}[-/](\d{{1,2}}|{_MONTH})|\d{{1,2}}[-/]{_YEAR}|{_MONTH}[-/ ](\d\d)?\d\d)\s*$"
+)
+"""Pattern of a month without a day."""
+
 _DAY_NAMES = (
     "mon|tue|wed|thu|fri|sat|sun|die|mittw|don|fre|sam|son|lun|mar|mer|jeu|ven|dim|gio|sab|sáb|"
     "dom|mié|mie|jue|vie|seg|ter|qua|qui|sex|maa|din|woe|vri|zat|zon"

@@ -47,7 +47,7 @@ import xarray as xr
 
 from data_prep.cube import write_read
 from data_prep.readers import reading
-from data_prep.readers.open import files_of
+from data_prep.readers.open import tables_in
 from data_prep.readers.options import TableOptions
 from data_prep.sets.dcrnn import MetrLA, PemsBay
 
@@ -69,7 +69,7 @@ def read(raw: Path | pd.DataFrame, **options: Any) -> xr.Dataset:
         InputError: if the table is invalid or an option is needed; names the file and the line.
     """
     if not isinstance(raw, pd.DataFrame):
-        _warn_of_published(files_of(raw := Path(raw)))
+        _warn_of_published(tables_in(raw := Path(raw))[0])
     return reading.read(raw, TableOptions(**options))
 
 

@@ -59,6 +59,20 @@ def test_months_and_years_are_refused_for_good(tmp_path, freq):
     assert "--" not in asked
 
 
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"Month": ["2024-01", "2024-02", "2024-03"]},
+        {"Monat": ["Jan 2024", "Feb 2024", "Mrz 2024"]},
+        {"Year": [2024] * 3, "Month": ["January", "February", "March"]},
+    ],
+)
+def test_months_without_days_are_refused_for_good(tmp_path, columns):
+    asked = question(save(tmp_path / "a.csv", {**columns, "A4 km12": [5, 6, 8], "A4 km20": 3}))
+    assert "give records of days or weeks" in asked
+    assert "--" not in asked
+
+
 def test_a_step_has_a_unit(tmp_path):
     path = save(tmp_path / "a.csv", {"a": [1.5, 2, 3]})
     assert "step is '15'" in question(path, start="2024-05-10", step="15")

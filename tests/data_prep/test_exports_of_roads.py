@@ -105,3 +105,90 @@ def test_portable_counters(tmp_path):
     cube = read(path, layout="wide", values="NB,SB")
     np.testing.assert_array_equal(cube["value"].sel(cell="NB"), np.arange(192) % 9)
     assert "--layout" in describe(path).text
+
+
+def test_spans_of_hours_are_times_and_no_cells(tmp_path):
+    rows = [
+        f"S 12;{way};{day:%d/%m/%Y};{day.hour}-{day.hour + 1};{i};{2 * i + 5}"
+        for i, day in enumerate(pd.date_range("2024-05-06", periods=48, freq="h"))
+        for way in ("in", "out")
+    ]
+    path = tmp_path / "classes.csv"
+    path.write_text("\n".join(["Site;Direction;Date;Hour;Cars;Lorries", *rows, ""]))
+    ds = read(path)
+    assert ds.sizes == {"time": 48, "cell": 2}
+    assert ds["Cars"].sel(cell="out").to_numpy().tolist() == [*range(48)]
+
+
+def test_a_column_of_hours_in_another_form_is_never_a_cell(tmp_path):
+    rows = [
+        f"2024-05-0{day},h{hour},{way},{hour}"
+        for day in (1, 2)
+        for hour in range(24)
+        for way in "AB"
+    ]
+    (tmp_path / "a.csv").write_text("\n".join(["date,hour,way,flow", *rows, ""]))
+    with pytest.raises(InputError, match="already in"):
+        read(tmp_path / "a.csv")
+
+
+def test_a_separator_at_the_end_of_each_row_but_the_names_is_no_column(tmp_path):
+    hours = pd.date_range("2024-05-06", periods=24, freq="h")
+    path = tmp_path / "a.csv"
+    path.write_text("time;cell;flow\n" + "".join(f"{t};{c};7;\n" for t in hours for c in "AB"))
+    assert dict(read(path).sizes) == {"time": 24, "cell": 2}
+    path.write_text(path.read_text().replace("B;7;", "B;7;8"))
+    with pytest.raises(InputError, match="4 fields, expected 3"):
+        read(path)
+
+
+def test_rows_of_a_peak_hour_are_left_out(tmp_path):
+    rows = [f"2024-05-06 {hour:02}:00,{hour},{2 * hour}" for hour in range(24)]
+    end = ["Total,276,552", "AM Peak Hour,08:00,08:00", ""]
+    (tmp_path / "a.csv").write_text("\n".join(["time,North,South", *rows, *end]))
+    ds = read(tmp_path / "a.csv", layout="wide")
+    assert ds["value"].sum("time").to_numpy().tolist() == [276, 552]
+
+
+def test_a_workbook_for_each_station_names_the_cell_by_its_file(tmp_path):
+    """As PeMS exports them: a report, and a sheet that describes it."""
+    openpyxl = pytest.importorskip("openpyxl")
+    times = pd.date_range("2024-05-26", periods=48, freq="h").strftime("%m/%d/%Y %H:%M")
+    for at, station in enumerate(("1108148", "1108150")):
+        book = openpyxl.Workbook()
+        report, about = book.active, book.create_sheet("Report Description")
+        report.title = "Report Data"
+        report.append(["Hour", "Flow (Veh/Hour)", "% Observed"])
+        for i, time in enumerate(times):
+            report.append([time, 2 * i + at, 0 if i == 5 else 100])
+        about.append(["VDS", station])
+        book.save(tmp_path / f"{station}.xlsx")
+    ds = read(tmp_path)
+    assert ds["cell"].to_numpy().tolist() == [1108148, 1108150]
+    flow = next(iter(ds.data_vars.values())).to_numpy()
+    assert flow[:5].tolist() == [[2 * i, 2 * i + 1] for i in range(5)]
+    assert np.isnan(flow[5]).all()
+
+
+@pytest.mark.parametrize("weeks", [0, 1])
+def test_a_line_above_the_columns_may_name_the_cell(tmp_path, weeks):
+    """Files of one week are asked for together, and of several weeks after each other."""
+    for at, site in enumerate(("Elm St", "Oak Ave")):
+        days = pd.date_range("2024-05-06", periods=96, freq="15min") + weeks * at * pd.Timedelta(
+            "7D"
+        )
+        rows = "".join(f"{t:%Y-%m-%d},{t:%H:%M},{i % 9 + at}\n" for i, t in enumerate(days))
+        titles = f"Site Name:,{site},\nSerial:,00{at},\n,,\n"
+        (tmp_path / f"count{at}.csv").write_text(f"{titles}Date,Time,Vehicles\n{rows}")
+    with pytest.raises(InputError) as e:
+        read(tmp_path)
+    offer = "--cell 'head:Site Name'"
+    assert offer in e.value.offers
+    ds = read(tmp_path, cell="head:Site Name", allow_gaps=True)
+    assert ds["cell"].to_numpy().tolist() == ["Elm St", "Oak Ave"]
+    counts = next(iter(ds.data_vars.values()))
+    sums = [sum(i % 9 + at for i in range(96)) for at in (0, 1)]
+    assert counts.sum("time").to_numpy().tolist() == sums
+    assert read(tmp_path / "count0.csv", cell="head:Site Name")["cell"].item() == "Elm St"
+    with pytest.raises(InputError, match="no 'Site' above its names, but Site Name, Serial"):
+        read(tmp_path, cell="head:Site")

@@ -8,7 +8,9 @@ import polars as pl
 import pytest
 
 from data_prep.base.errors import InputError
+from data_prep.described import of_table
 from data_prep.preparation import open_again, preparation_of
+from data_prep.readers import open as open_
 from data_prep.readers.formats import FORMATS, Format, Part, format_of, names_table, tables_among
 from data_prep.readers.formats.json import Json
 from data_prep.readers.options import TableOptions
@@ -62,6 +64,19 @@ def test_json_beside_tables_in_a_folder_describes_them(tmp_path):
     assert tables_among(sorted(tmp_path.iterdir())) == [tmp_path / "about.json"]
     (tmp_path / "a.csv").touch()
     assert tables_among(sorted(tmp_path.iterdir())) == [tmp_path / "a.csv"]
+
+
+def test_tables_below_folders_are_found_by_info_as_by_prepare(tmp_path, monkeypatch):
+    for day in ("2024-05-01", "2024-05-02"):
+        (tmp_path / day).mkdir()
+        rows = "".join(f"{day} {hour:02}:00,A,{hour}\n" for hour in range(24))
+        (tmp_path / day / "counts.csv").write_text(f"time,cell,count\n{rows}")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "hook.csv").touch()
+    assert of_table(tmp_path).cube.sizes["time"] == read(tmp_path).sizes["time"] == 48
+    monkeypatch.setattr(open_, "MOST_BELOW", 3)
+    with pytest.raises(InputError, match="more than 3 files below"):
+        of_table(tmp_path)
 
 
 def test_of_two_formats_with_one_suffix_content_decides(tmp_path, monkeypatch):

@@ -320,13 +320,14 @@ def write_book(path, rows, *more):
     return path
 
 
-def test_sheets_of_one_name_with_the_same_times_and_cells_are_refused(tmp_path):
+def test_sheets_of_one_name_with_the_same_times_and_cells_are_named_by_file(tmp_path):
     times = [datetime.datetime(2017, 10, 23, hour) for hour in range(4)]
     for i, name in enumerate(["north.xlsx", "south.xlsx"]):
         rows = [["time", 7, 8], *([t, 1.5 + i, 2.5 + i] for t in times)]
         write_book(tmp_path / name, rows, "Notes")
     message = refusal(tmp_path)
-    assert "north.xlsx, Sheet and south.xlsx, Sheet have the same times and columns" in message
+    assert "its tables north, south have the same times and columns" in message
+    assert "--cell file if each table is a cell" in message
 
 
 def test_a_sheet_of_a_workbook(tmp_path, caplog):

@@ -306,6 +306,7 @@ class Excel(Format):
             Origin(path.name, "row", skip + 1, is_file=True),
             units=head.units,
             levels=head.levels,
+            labels=head.labels,
             timed=head.timed,
             as_text=True,  # Numbers are numbers in a sheet.
         )

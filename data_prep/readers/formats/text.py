@@ -178,7 +178,8 @@ def _read(path: Path, content: bytes | None, keys: Container[str], options: Tabl
         ends.append(reader.line_num)
     if not options.no_header:
         head = find_head(rows, path.name, "line")
-        names = check_names(head.names, head.before, path.name, "line")
+        closed = _are_closed(rows[head.rows :], len(head.names))
+        names = check_names([*head.names, *closed], head.before, path.name, "line")
         skip = ends[head.rows - 1] if rows else 0
     else:
         width, _ = usual_width(rows)
@@ -206,13 +207,25 @@ def _read(path: Path, content: bytes | None, keys: Container[str], options: Tabl
         return found if places is None else found[places]
 
     return Table(
-        without_empty(table, 0 if options.no_header else len(head.names)),
+        without_empty(table, 0 if options.no_header else len(names)),
         Origin(path.name, "line", skip + 1, is_file=True, rows=kept, texts=texts),
         units=head.units,
         levels=head.levels,
+        labels=head.labels,
         timed=head.timed,
         as_text=as_text,
     )
+
+
+def _are_closed(rows: Sequence[Sequence[str]], n_names: int) -> list[str]:
+    """Return a column without a name if a separator that the names lack ends each row.
+
+    >>> _are_closed([["08:00", "5", ""], ["09:00", "7", ""]], 2), _are_closed([["x", "1", "5"]], 2)
+    ([''], [])
+    """
+    filled = [row for row in rows if len(row) > 1]
+    closed = all(len(row) == n_names + 1 and not row[-1].strip() for row in filled)
+    return [""] if filled and closed else []
 
 
 MOST_ODD = 100_000
