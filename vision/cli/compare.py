@@ -200,7 +200,7 @@ def _ambiguous(runs: Sequence[ImageRun]) -> set[str]:
     return names
 
 
-def _numbers(found: Comparison, data: str) -> list[dict[str, Any]]:
+def _numbers(found: Comparison, data: str) -> list[dict[str, object]]:
     """Return every number, one row for each choice of classes and row."""
     return [
         {
