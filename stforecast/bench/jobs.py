@@ -25,7 +25,7 @@ from stforecast.bench.progress import rounds_bar
 from stforecast.bench.ray import do_runs
 from stforecast.bench.run_groups import R
 from stforecast.bench.tables import facts_to_repeat, in_markdown, write_page
-from stforecast.federated.runs.run_folder import is_begun, is_finished, read_begun, write_csv
+from stforecast.federated.runs.run_folder import Run, is_begun, is_finished, read_begun, write_csv
 from stforecast.federated.runs.unfinished_run import locked
 
 log = logging.getLogger(__name__)
@@ -171,6 +171,12 @@ def do_jobs(
     return [*runs.values()], failures
 
 
+def _errors_of(run: Run) -> pd.DataFrame:
+    """Return the errors of a run with the facts by which it differs from others."""
+    table, facts = run.metrics(), {"label": run.label, **run.facts(), "seed": run.seed}
+    return table.assign(**{name: value for name, value in facts.items() if name not in table})
+
+
 @dataclass(frozen=True)
 class Outcome(Generic[R]):
     """Result of a benchmark: finished runs, one-line errors by folder, table and figures."""
@@ -186,7 +192,7 @@ def run_grid(
 ) -> Outcome[R]:
     """Execute all missing runs of the grid, write the tables and draw the figures.
 
-    `out` gets `runs/`, `figures/`, `table.md`, `.tex` and `.json`, `metrics.csv` and more tables.
+    `out` gets `runs/`, `figures/`, `table.md`, `.tex` and `.json`, and `metrics.csv`.
     """
     with locked(out):
         jobs = grid_jobs(grid, out, progress=progress)
@@ -194,14 +200,8 @@ def run_grid(
         gallery = draw_figures(grid.figures, runs, out / "figures", grid.kind.plots)
         note = grid.note.split("\n\n") if grid.note else []
         parts = [*note, *grid.kind.results_parts(grid, runs, failures)]
-        gathered: dict[str, list[pd.DataFrame]] = {}
-        for run in runs:
-            known: dict[str, Any] = {"label": run.label, **run.facts(), "seed": run.seed}
-            for name, table in grid.kind.tables(run).items():
-                absent = {fact: value for fact, value in known.items() if fact not in table}
-                gathered.setdefault(name, []).append(table.assign(**absent))
-        for name, tables in gathered.items():
-            write_csv(pd.concat(tables), out / f"{name}.csv")
+        if runs:
+            write_csv(pd.concat(map(_errors_of, runs)), out / "metrics.csv")
         about = {"title": grid.title, "command": grid.repeat(out), "facts": facts_to_repeat(runs)}
         write_page(out, about, parts, gallery)
     return Outcome(runs, failures, in_markdown(parts), gallery)

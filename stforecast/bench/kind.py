@@ -19,8 +19,6 @@ from data_prep.base.errors import InputError
 from data_prep.base.registry import find
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from stforecast.bench.figures import Plots
     from stforecast.bench.grid import Grid
     from stforecast.bench.grid_file import Entry, Keys
@@ -155,10 +153,6 @@ class Kind(ABC, Generic[R]):
     @abstractmethod
     def content(self, job: Job[R]) -> str | None:
         """Return the fingerprint of a job's data, as `run.json` has it; None without the data."""
-
-    def tables(self, run: R) -> dict[str, pd.DataFrame]:
-        """Return the tables of a run that a benchmark gathers, by name of the CSV file."""
-        return {"metrics": run.metrics()}
 
     @abstractmethod
     def begin(self, job: Job[R], after_round: AfterRound) -> R:

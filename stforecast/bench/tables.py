@@ -351,7 +351,7 @@ class ComparedTable:
     rows: Sequence[Row]
     claims: Sequence[str] = ()
     basis: Sequence[str] = ()
-    numbers: Sequence[Mapping[str, Any]] = ()
+    numbers: Sequence[Mapping[str, object]] = ()
 
     @property
     def plain_claims(self) -> list[str]:

@@ -18,7 +18,7 @@ from data_prep.base.registry import Registry, help_text, title
 from stforecast.cli import options
 
 if TYPE_CHECKING:
-    from stforecast.cli.lists import Listing
+    from stforecast.cli.lists import NameTable
     from stforecast.federated.runs.run_folder import Run
 
 log = logging.getLogger(__name__)
@@ -320,13 +320,14 @@ def _plot_command(
     )
 
 
-def make_list_command(lists: Mapping[str, Callable[[], Listing]]) -> click.Command:
+def make_list_command(lists: Mapping[str, Callable[[], list[NameTable]]]) -> click.Command:
     """Return the command `list` of the functions that return the lists, by name."""
 
     def show(what: str, *, as_json: bool) -> None:
         """List the available names of a kind."""
-        found = lists[what]()
-        click.echo(to_json(found.records()) if as_json else found)
+        tables = lists[what]()
+        records = [record for table in tables for record in table.records()]
+        click.echo(to_json(records) if as_json else "\n\n".join(map(str, tables)))
 
     known = click.Argument(["what"], type=options.SuggestingChoice(list(lists)))
     return click.Command("list", options.HELP, show, [known, options.JSON], help=show.__doc__)

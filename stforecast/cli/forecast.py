@@ -129,7 +129,7 @@ class CheckedRun(NamedTuple):
     check: Check
     backtest: Backtest | None
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> dict[str, object]:
         """Describe the check and the backtest, for scripts."""
         tested = self.backtest and {n: asdict(e) for n, e in self.backtest.estimates.items()}
         return {

@@ -57,7 +57,7 @@ from stforecast.bench.grid_file import COMMON_KEYS, Entry
 from stforecast.bench.kind import Fold, Kind, Scenario
 from stforecast.bench.tables import Compared, Part
 from stforecast.comparison.compared import compare_forecasts
-from stforecast.comparison.errors import SEASONAL, hourly_errors
+from stforecast.comparison.errors import SEASONAL
 from stforecast.comparison.results import results_parts
 from stforecast.data.clock import Calendar
 from stforecast.data.cubes import choose_service, name_of, open_cube
@@ -258,13 +258,6 @@ class ForecastKind(Kind[ForecastRun]):
         files = filter(Path.is_file, (job.data, Path(window.events), Path(clients)))
         changed = tuple(path.stat().st_mtime_ns for path in files)
         return _fingerprint(job.data, changed, job.settings.get("service"), window, clients)
-
-    def tables(self, run: ForecastRun) -> dict[str, pd.DataFrame]:
-        """Return the errors, and those by hour of local time."""
-        hours = hourly_errors(run.forecasts()).assign(split="test")
-        hours["selection"] = run.selection()
-        metrics = run.metrics()
-        return {"metrics": metrics, "hours": hours.assign(fold=run.fold) if run.fold else hours}
 
     def begin(self, job: Job[ForecastRun], after_round: AfterRound) -> ForecastRun:
         """Fit, evaluate and save a forecaster."""

@@ -11,14 +11,16 @@ Names = Mapping[str, Any]
 
 
 class NameTable(NamedTuple):
-    """Names of one kind: the first header is the kind, the second the description."""
+    """Names of one kind, the first header, with descriptions, the second, and a note below them."""
 
     headers: list[str]
     rows: list[list[str]]
+    note: str = ""
 
     def __str__(self) -> str:
         widths = [None, 66, None][: len(self.headers)]  # A line fits in 100 columns.
-        return _tabulate(self.rows, self.headers, tablefmt="simple", maxcolwidths=widths)
+        table = _tabulate(self.rows, self.headers, tablefmt="simple", maxcolwidths=widths)
+        return "\n\n".join(filter(None, [table, self.note]))
 
     def records(self) -> list[dict[str, str]]:
         """Return the rows for scripts, with the keys `name`, `kind` and `about`."""
@@ -29,32 +31,16 @@ class NameTable(NamedTuple):
         ]
 
 
-class Listing(NamedTuple):
-    """A list of names: tables, and a note below them."""
-
-    tables: list[NameTable]
-    note: str = ""
-
-    def __str__(self) -> str:
-        return "\n\n".join(filter(None, [*map(str, self.tables), self.note]))
-
-    def records(self) -> list[dict[str, str]]:
-        """Return the rows of all tables for scripts."""
-        return [record for table in self.tables for record in table.records()]
-
-
-def methods_list() -> Listing:
+def methods_list() -> list[NameTable]:
     """List all methods and reference forecasters."""
     from stforecast.baselines import BASELINES
     from stforecast.methods import METHODS
 
     federated, baselines = method_rows(METHODS), summaries(BASELINES)
-    return Listing(
-        [
-            NameTable(["federated method", "what it does"], federated),
-            NameTable(["reference forecaster", "what it forecasts"], baselines),
-        ]
-    )
+    return [
+        NameTable(["federated method", "what it does"], federated),
+        NameTable(["reference forecaster", "what it forecasts"], baselines),
+    ]
 
 
 def methods_table() -> str:
@@ -67,15 +53,15 @@ def methods_table() -> str:
     return documented([*methods, *baselines])
 
 
-def data_list() -> Listing:
+def data_list() -> list[NameTable]:
     """List all data sets of `stforecast prepare`."""
     from data_prep import DATA_SETS
 
     rows = [[n, title(m.__doc__), "yes" if m.SOURCES else "no"] for n, m in DATA_SETS.items()]
-    return Listing([NameTable(["data set", "what it is", "download"], rows)])
+    return [NameTable(["data set", "what it is", "download"], rows)]
 
 
-def formats_list() -> Listing:
+def formats_list() -> list[NameTable]:
     """List all formats of tables."""
     from data_prep.readers.formats import FORMATS
 
@@ -83,47 +69,45 @@ def formats_list() -> Listing:
     for name, found in FORMATS.items():
         shown = [*found.suffixes[:2], "…"] if len(found.suffixes) > 2 else found.suffixes
         rows.append([name, title(found.__doc__), ", ".join(shown)])
-    return Listing([NameTable(["format", "what it is", "files"], rows)])
+    return [NameTable(["format", "what it is", "files"], rows)]
 
 
-def models_list() -> Listing:
+def models_list() -> list[NameTable]:
     """List all models of federated methods."""
     from stforecast.models import MODELS
 
-    return Listing([NameTable(["model", "what it is"], summaries(MODELS))])
+    return [NameTable(["model", "what it is"], summaries(MODELS))]
 
 
-def metrics_list() -> Listing:
+def metrics_list() -> list[NameTable]:
     """List all metrics."""
     from stforecast.metrics import INTERVAL_METRICS, METRICS
 
     rows = summaries(METRICS) + summaries(INTERVAL_METRICS)
     note = "These names are errors of z-scores; raw_… are in the data's units."
-    return Listing([NameTable(["metric", "what it is"], rows)], note)
+    return [NameTable(["metric", "what it is"], rows, note)]
 
 
-def plots_list() -> Listing:
+def plots_list() -> list[NameTable]:
     """List all figures of `stforecast plot`."""
     from stforecast.plots import PLOTS
 
-    return Listing([NameTable(["figure", "what it shows"], titles(PLOTS))])
+    return [NameTable(["figure", "what it shows"], titles(PLOTS))]
 
 
-def splits_list() -> Listing:
+def splits_list() -> list[NameTable]:
     """List all forms of `--split`."""
     from stforecast.data.splits import SPLITS
 
-    table = NameTable(
-        ["split", "training, validation and test"], [[*item] for item in SPLITS.items()]
-    )
     note = (
         "Except with steps: and windows:, all targets of a window lie in one part, its inputs may\n"
         "lie in earlier parts, and the test targets do not depend on the lags."
     )
-    return Listing([table], note)
+    rows = [[*item] for item in SPLITS.items()]
+    return [NameTable(["split", "training, validation and test"], rows, note)]
 
 
-def benchmarks_list() -> Listing:
+def benchmarks_list() -> list[NameTable]:
     """List the benchmarks of the package."""
     from stforecast.bench.grid_file import read_toml
     from stforecast.bench.kind import DEFAULT, packaged
@@ -132,10 +116,10 @@ def benchmarks_list() -> Listing:
     for name, path in packaged().items():
         table = read_toml(path)
         rows.append([name, table.get("title", ""), table.get("task", DEFAULT)])
-    return Listing([NameTable(["benchmark", "title", "of"], rows)])
+    return [NameTable(["benchmark", "title", "of"], rows)]
 
 
-LISTS: dict[str, Callable[[], Listing]] = {
+LISTS: dict[str, Callable[[], list[NameTable]]] = {
     "methods": methods_list,
     "data": data_list,
     "formats": formats_list,

@@ -107,7 +107,7 @@ def predict(
         click.echo(f"{plan_file}: busy hour and {found.side.extreme} forecast of each cell")
 
 
-def _about(found: Outlook) -> dict[str, Any]:
+def _about(found: Outlook) -> dict[str, object]:
     """Describe a forecast, for scripts."""
     table, interval = found.forecast, found.interval
     return {

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from data_prep.base.errors import slug
 from stforecast.bench.figures import draw_all
@@ -33,7 +32,7 @@ def compare_forecasts(runs: Sequence[ForecastRun], metric: str, reference: str |
     return Compared(tables, table.legend(boards), partial(_draw, runs, metric))
 
 
-def _numbers(board: Leaderboard) -> list[dict[str, Any]]:
+def _numbers(board: Leaderboard) -> list[dict[str, object]]:
     """Return every number of a task, one row for each method."""
     return [
         {

@@ -100,11 +100,12 @@ def make_gate(superlink: str, authority: Path, *, everything: bool = False) -> A
             answer = await client.send(asked, stream=True)
         except (ClientDisconnect, httpx.HTTPError):
             return Response(status_code=502)
+        port = port_of(request.scope)
         if answer.status_code < 400:
             accepted.add(key)
-            if port := port_of(request.scope):
+            if port:
                 port.known = True
-        found = StreamingResponse(parts_of(answer, request), answer.status_code)
+        found = StreamingResponse(_parts_of(answer, port), answer.status_code)
         found.raw_headers = [
             (k.lower(), v)
             for k, v in answer.headers.raw
@@ -112,17 +113,21 @@ def make_gate(superlink: str, authority: Path, *, everything: bool = False) -> A
         ]
         return found
 
-    async def parts_of(answer: Any, request: Request) -> AsyncIterator[bytes]:
-        try:
-            async for part in answer.aiter_raw():
-                yield part
-        except httpx.HTTPError:
-            if port := port_of(request.scope):
-                port.cut_off("the SuperLink did not answer to the end")
-        finally:  # Also if the one that asked has gone.
-            await answer.aclose()
-
     return Starlette(routes=[Route("/{path:path}", pass_on, methods=["POST"])])
+
+
+async def _parts_of(answer: Any, port: Any) -> AsyncIterator[bytes]:
+    """Yield the parts of the SuperLink's answer, for the port that asked."""
+    import httpx
+
+    try:
+        async for part in answer.aiter_raw():
+            yield part
+    except httpx.HTTPError:
+        if port:
+            port.cut_off("the SuperLink did not answer to the end")
+    finally:  # Also if the one that asked has gone.
+        await answer.aclose()
 
 
 def tried(url: str, *, run: bool = True) -> list[str]:

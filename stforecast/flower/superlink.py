@@ -147,7 +147,11 @@ class FederationServer(CheckedOptions):
             self.home.mkdir(parents=True, exist_ok=True)
             self.home.chmod(0o700)
             keys = make_keys(self.home / "keys", days=3650)
-            self._write_connection(address, keys)
+            # Where the command `flwr` finds the SuperLink.
+            lines = [f'[superlink]\ndefault = "{CONNECTION}"\n[superlink.{CONNECTION}]']
+            lines += [f"address = {json.dumps(address)}"]
+            lines += [f"root-certificates = {json.dumps(str(keys.authority))}"]
+            (self.home / "config.toml").write_text("\n".join(lines) + "\n")
         try:
             with supernode.signals_raise(), self._superlink(address, keys) as superlink:
                 _wait_for(superlink, address)
@@ -158,13 +162,6 @@ class FederationServer(CheckedOptions):
             log.info("stopped by %s", e)
         else:
             raise InputError(f"the SuperLink ended (code {code}); see what it printed above")
-
-    def _write_connection(self, address: str, keys: Keys) -> None:
-        """Write where the command `flwr` finds the SuperLink."""
-        lines = {"address": address, "root-certificates": str(keys.authority)}
-        table = [f'[superlink]\ndefault = "{CONNECTION}"\n[superlink.{CONNECTION}]']
-        table += [f"{name} = {json.dumps(value)}" for name, value in lines.items()]
-        (self.home / "config.toml").write_text("\n".join(table) + "\n")
 
     @contextlib.contextmanager
     def _superlink(self, address: str, keys: Keys) -> Iterator[subprocess.Popen[bytes]]:

@@ -50,7 +50,9 @@ def answer_of_node(
     if run.secure and task in OF_SUMS:
         return in_sum(run, place, message)
     before = message.about["round"] if task == "round" else None
-    key = json.dumps([run.as_run_config(), [str(p) for p in place], *_changes(place.data)])
+    files = [path.stat() for path in (place.data, *place.data.rglob("*"))]
+    changed = max(s.st_mtime_ns for s in files), sum(s.st_size for s in files), len(files)
+    key = json.dumps([run.as_run_config(), [str(p) for p in place], *changed])
     # Other threads cannot use the node meanwhile, and after an error it is dropped: its memory may
     # differ from its disk.
     with _lock:
@@ -64,12 +66,6 @@ def answer_of_node(
             for oldest in list(_kept)[:-MOST]:
                 del _kept[oldest]
     return found
-
-
-def _changes(data: Path) -> list[int]:
-    """Return numbers that change with a file, or with the files of a folder."""
-    found = [path.stat() for path in (data, *data.rglob("*"))]
-    return [len(found), max(s.st_mtime_ns for s in found), sum(s.st_size for s in found)]
 
 
 def answer(about: Mapping[str, Any], arrays: Arrays) -> tuple[dict[str, str], dict[str, Array]]:

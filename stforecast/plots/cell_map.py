@@ -6,7 +6,7 @@ import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -75,8 +75,8 @@ def map(  # The command is called so.
     for ax, i, title in zip(axes, order, titles, strict=True):
         _draw(ax, where, values[i], norm, colors)
         title_panel(ax, title, width / in_row)
-    place: dict[str, Any] = {"location": "bottom", "fraction": 0.05, "aspect": 40}
-    bar = fig.colorbar(ScalarMappable(norm, colors), ax=axes, extend="both", **place)
+    shown = ScalarMappable(norm, colors)
+    bar = fig.colorbar(shown, ax=axes, extend="both", location="bottom", fraction=0.05, aspect=40)
     bar.ax.tick_params(labelsize=SMALL)
     text = f"test {error_name(metric, runs)}. {where.note}"
     bar.set_label(textwrap.fill(text, int(0.9 * width * CHARACTERS_PER_INCH)), fontsize=SMALL)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -320,9 +319,8 @@ def _draw_row(ax: Axes, row: int, curve: Curve[ForecastRun], ratios: pd.Series) 
     known = ratios[np.isfinite(ratios) & (ratios > 0)].sort_values(kind="stable")
     n = len(known)
     heights = row + 0.35 - 0.7 * (np.arange(n) + 0.5) / max(n, 1)
-    style: dict[str, Any] = {"markersize": 4, "alpha": 0.6, "markeredgewidth": 0}
-    style |= {"color": curve.color, "label": curve.group.label}
-    ax.plot(known, heights, ".", **style)
+    (points,) = ax.plot(known, heights, ".", color=curve.color, label=curve.group.label)
+    points.set(markersize=4, alpha=0.6, markeredgewidth=0)
     if n:
         ax.plot([known.median()] * 2, [row - 0.4, row + 0.4], color="0.1", linewidth=1.2)
     seen = ratios.dropna()

@@ -278,6 +278,6 @@ def _band(ax: Axes, ds: xr.Dataset, curve: Curve[ForecastRun]) -> float:
     ax.plot(time, ds["y_hat"], label=curve.group.base, color=curve.color, linewidth=1.0)
     ax.plot(time, y, label="observed", color="black", linewidth=0.9)
     outside = observed & ~inside
-    red: dict[str, Any] = {"color": "#c00000", "markersize": 5}
-    ax.plot(time[outside], y[outside], ".", label="observed, outside", **red)
+    label = "observed, outside"
+    ax.plot(time[outside], y[outside], ".", label=label, color="#c00000", markersize=5)
     return float(inside[observed].mean()) if observed.any() else float("nan")

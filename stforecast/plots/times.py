@@ -116,8 +116,8 @@ def hour_axis(ax: Axes, busy: Sequence[int], every: int = 3) -> None:
     """Format the x axis for the hours of a day, and shade busy ones."""
     for begin, end in hour_spans(busy):
         # Pale, so that no line is lost on it, in print without colour too.
-        style: dict[str, Any] = {"color": "#fbe6c2", "linewidth": 0, "zorder": 0.5}
-        ax.axvspan(begin - 0.5, end - 0.5, label="busy hours", **style)
+        span = ax.axvspan(begin - 0.5, end - 0.5, color="#fbe6c2", linewidth=0, zorder=0.5)
+        span.set_label("busy hours")
     ax.set_xlim(-0.5, 23.5)
     ax.set_xticks(range(0, 24, every))
 

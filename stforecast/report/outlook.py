@@ -76,11 +76,11 @@ def outlook_section(
     return Section(f"The coming {length}", claims, tables, charts, places.note)
 
 
-def _values(found: Outlook, quantity: str, unit: str, arrays: Arrays) -> list[dict[str, Any]]:
+def _values(found: Outlook, quantity: str, unit: str, arrays: Arrays) -> list[dict[str, object]]:
     """Return the values by cell that the map can show; it begins with the first."""
     plan, side = found.plan, found.side
 
-    def shown(title: str, column: str, **how: Any) -> dict[str, Any]:
+    def shown(title: str, column: str, **how: Any) -> dict[str, object]:
         return map_value(arrays, title, [plan[column].to_numpy()], **how)
 
     values = []
@@ -187,7 +187,7 @@ def _time(time: Any) -> str:
 
 def _lines(
     series: Series, found: Outlook, times: pd.DatetimeIndex, arrays: Arrays
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the history, the forecasts, bounds and thresholds of each cell at the times shown."""
     past = series.values[len(found.forecast) - len(times) :].T
     bounds = {} if found.interval is None else found.interval._asdict()

@@ -74,8 +74,8 @@ def _by_day(
 ) -> None:
     noons = pd.DatetimeIndex(values.index) + pd.Timedelta(hours=12)  # The middle of each day.
     steps = (noons, np.arange(values.shape[1]))
-    kind: dict[str, Any] = {"cmap": colors, "vmin": span[0], "vmax": span[1], "shading": "nearest"}
-    drawn = axes.pcolormesh(*steps, values.to_numpy(float).T, rasterized=True, **kind)
+    drawn = axes.pcolormesh(*steps, values.to_numpy(float).T, cmap=colors, shading="nearest")
+    drawn.set(clim=span, rasterized=True)
     axes.figure.colorbar(drawn, ax=axes).ax.tick_params(labelsize=SMALL)
     at = np.unique(np.linspace(0, values.shape[1] - 1, 8).astype(int))
     # The middle of a long name is left out: its end may tell it from others.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -47,7 +46,7 @@ class Chart:
     caption: str
     x: str
     y: str
-    lines: Sequence[dict[str, Any]]
+    lines: Sequence[Mapping[str, object]]
     log: bool = False
 
 
@@ -79,7 +78,7 @@ class Section:
     name: str
     claims: Sequence[str]
     tables: Sequence[Table]
-    charts: dict[str, Any]
+    charts: Mapping[str, object]
     about_map: str = ""
     picture: Picture | None = None
     data: DataSheet | None = None
@@ -164,7 +163,7 @@ def _board(
 
 def _values(
     numbers: Sequence[MethodNumbers], arrays: Arrays, error: str, quantity: str
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Return the values by cell that the map can show, each with one array for each method."""
     naive = numbers[0].naive
     shown = partial(map_value, arrays)
@@ -187,7 +186,7 @@ def _values(
 
 def _curves(
     groups: Sequence[RunGroup[ForecastRun]], numbers: Sequence[MethodNumbers], zone: str
-) -> dict[str, Any]:
+) -> dict[str, object]:
     repeated = any(group.runs[0].method in SEASONAL_METHODS for group in groups)
     naive = None if repeated else numbers[0].naive
     run = groups[0].runs[0]
@@ -208,7 +207,7 @@ def _curves(
     }
 
 
-def series(numbers: Sequence[MethodNumbers], arrays: Arrays, room: int) -> dict[str, Any]:
+def series(numbers: Sequence[MethodNumbers], arrays: Arrays, room: int) -> dict[str, object]:
     """Add observations, forecasts, bounds and errors by hour of each cell to the page's arrays.
 
     The lowest error comes first. Where the room does not suffice, the methods of the highest errors
@@ -253,7 +252,7 @@ def fitting(n_series: Sequence[int], n_steps: int, room: int) -> tuple[int, int]
     return 0, 0
 
 
-def map_of(places: Places, arrays: Arrays) -> dict[str, Any]:
+def map_of(places: Places, arrays: Arrays) -> dict[str, object]:
     """Return what the page draws a map of; outlines are paths, in kilometres east and south."""
     paths = [
         "".join(f"M{' '.join(f'{x:.3f} {-y:.3f}' for x, y in ring[:-1])}Z" for ring in rings)
@@ -282,7 +281,7 @@ def map_value(
     *,
     middle: float | None = None,
     share: bool | str = False,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Add a value `(cells,)` of each method to the page's arrays, for the map to show.
 
     A value with a `middle` is drawn in two colours around it; shares are shown in per cent, and the
@@ -310,7 +309,7 @@ def evenly(n: int) -> np.ndarray:
     return np.unique(np.linspace(0, n - 1, 400).round().astype(int))
 
 
-def losses(groups: Sequence[RunGroup[ForecastRun]]) -> list[dict[str, Any]]:
+def losses(groups: Sequence[RunGroup[ForecastRun]]) -> list[dict[str, object]]:
     """Return the losses of each run that trained in rounds, with the place of its group.
 
     With them come rounds, and bytes sent and received so far by all clients. Of many rounds, evenly

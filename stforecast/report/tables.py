@@ -114,11 +114,11 @@ class Arrays:
         self._parts: list[bytes] = []
         self._size = 0
 
-    def floats(self, values: np.ndarray) -> dict[str, Any]:
+    def floats(self, values: np.ndarray) -> dict[str, object]:
         """Add an array in single precision and return what the page needs to find it."""
         return self._add("floats", np.asarray(values, dtype="<f4"))
 
-    def rows(self, values: np.ndarray) -> dict[str, Any]:
+    def rows(self, values: np.ndarray) -> dict[str, object]:
         """Add an array `(rows, columns)` with a scale for each row; high bytes come first.
 
         Values that are not finite become missing.
@@ -143,7 +143,7 @@ class Arrays:
         """Return the whole block."""
         return b"".join(self._parts)
 
-    def _add(self, kind: str, values: np.ndarray) -> dict[str, Any]:
+    def _add(self, kind: str, values: np.ndarray) -> dict[str, object]:
         start = self._size
         block = values.tobytes()
         self._parts.append(block + bytes(-len(block) % 4))  # views need aligned offsets

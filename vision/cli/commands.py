@@ -22,7 +22,6 @@ from stforecast.cli.commands import (
 )
 from stforecast.cli.federate import NODES, shared_settings, with_server, write_federation
 from stforecast.cli.lists import (
-    Listing,
     NameTable,
     documented,
     method_rows,
@@ -209,7 +208,7 @@ def image_methods_table() -> str:
     return f"{textwrap.fill(shared, 112)}\n\n{table}"
 
 
-def _names(kind: str) -> Listing:
+def _names(kind: str) -> list[NameTable]:
     """List the names of one kind."""
     from vision.datasets import DATASETS
     from vision.methods import METHODS
@@ -225,10 +224,10 @@ def _names(kind: str) -> Listing:
         "figure": lambda: titles(PLOTS),
     }
     about = "what it does" if kind == "method" else "what it is"
-    return Listing([NameTable([kind, about], rows[kind]())])
+    return [NameTable([kind, about], rows[kind]())]
 
 
-IMAGE_LISTS: dict[str, Callable[[], Listing]] = {
+IMAGE_LISTS: dict[str, Callable[[], list[NameTable]]] = {
     "methods": partial(_names, "method"),
     "data": partial(_names, "data set"),
     "partitions": partial(_names, "partition"),

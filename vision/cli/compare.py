@@ -20,10 +20,6 @@ among = ["all classes", "task classes"]
 says = "Accuracy rises with the imbalance"
 row = "gldp (local)"
 rising = ["IF 10", "IF 50", "IF 100"]  # from each of these scenarios to the next
-
-[[claims]]
-says = "Fusion on the surrogate set helps"
-why = "rows with prompts need a GPU"   # it is undecided
 """
 
 from __future__ import annotations
@@ -200,7 +196,7 @@ def _ambiguous(runs: Sequence[ImageRun]) -> set[str]:
     return names
 
 
-def _numbers(found: Comparison, data: str) -> list[dict[str, Any]]:
+def _numbers(found: Comparison, data: str) -> list[dict[str, object]]:
     """Return every number, one row for each choice of classes and row."""
     return [
         {
@@ -239,11 +235,10 @@ class Claim(CheckedOptions):
         better: whether a label stands for the most accurate model of its method, not for its own.
         measure: measure of the rows.
         among: classes that predictions choose from.
-        why: reason for not testing it, instead of a row.
     """
 
     says: str
-    row: str = ""
+    row: str
     over: tuple[str, ...] = ()
     rising: tuple[str, ...] = ()
     by: float = 0.0
@@ -251,17 +246,12 @@ class Claim(CheckedOptions):
     better: bool = False
     measure: Literal["accuracy", "KR_t", "KR_s"] = "accuracy"
     among: tuple[str, ...] = MASKS[:1]
-    why: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a claim that can neither be tested nor gives a reason."""
+        """Refuse a claim that cannot be tested."""
         super().__post_init__()
-        if bool(self.row) == bool(self.why):
-            raise InputError(
-                f"claim {self.says!r} needs a row, or in why the reason for having none"
-            )
         stated = [bool(self.over), len(self.rising) > 1, self.least is not None]
-        if self.row and sum(stated) != 1:
+        if sum(stated) != 1:
             raise InputError(
                 f"claim {self.says!r} needs one of over, the rows that it is above, rising, two or "
                 "more scenarios, and least"
@@ -279,10 +269,10 @@ def parse_claims(
     for table in tables:
         if unknown := table.keys() - set(known):
             raise choose("field of a claim", min(unknown), known)
-        if "says" not in table:
-            raise InputError(f"a claim has no says, its words: {dict(table)}")
+        if missing := {"says", "row"} - table.keys():
+            raise InputError(f"a claim has no {max(missing)}: {dict(table)}")
         claim = Claim(**table)
-        if absent := {claim.row, *claim.over} - {"", *labels}:
+        if absent := {claim.row, *claim.over} - set(labels):
             raise InputError(f"claim {claim.says!r}: {choose('label', min(absent), labels)}")
         if unknown := set(claim.rising) - set(scenarios):
             raise InputError(f"claim {claim.says!r}: {choose('scenario', min(unknown), scenarios)}")
@@ -318,9 +308,6 @@ def _found(
     claim: Claim, rows: Mapping[str, Mapping[str, ModelRow]]
 ) -> Iterable[tuple[str, str, Found]]:
     """Yield data, what was found in words, and the estimates, for all data and classes."""
-    if claim.why:
-        yield "-", claim.why, ()
-        return
     if claim.rising:  # The row is sought in each scenario of the same images.
         across: dict[str, dict[str, ModelRow]] = {}
         for row in filter(None, (own.get(claim.row) for own in rows.values())):

@@ -271,8 +271,6 @@ class Partitioner(CheckedOptions, ABC):
             one image.
         test: number of a client's test images of each class: `by-class`, `test_shots` of each;
             `own-mix`, in the class shares of its training images.
-        test_classes: whether a client is tested on the classes of its training images (`own`) or
-            on all classes of its domain (`all`, with `by-class` only).
         test_shots: test images of each class; with `own-mix` their mean over a client's classes. By
             default all images, divided evenly if they are not shared; with `own-mix` as many as
             keep the class shares exact to less than one image per class.
@@ -286,18 +284,8 @@ class Partitioner(CheckedOptions, ABC):
     domains: str = "mixed"
     share: PositiveShare = 1.0
     test: Literal["by-class", "own-mix"] = "by-class"
-    test_classes: Literal["own", "all"] = "own"
     test_shots: PositiveInt | None = None
     shared_test: bool = True
-
-    def __post_init__(self) -> None:
-        """Refuse values that do not go together."""
-        super().__post_init__()
-        if self.test == "own-mix" and self.test_classes == "all":
-            raise InputError(
-                "test is own-mix and test_classes all; own-mix has the client's own classes, so "
-                "leave test_classes at own"
-            )
 
     @abstractmethod
     def deal(self, pool: Pool, rng: torch.Generator) -> list[Tensor]:
@@ -358,9 +346,5 @@ class Partitioner(CheckedOptions, ABC):
         if self.test == "own-mix":
             return deal_mix(pool, dealt, self.test_shots, rng)
         labels = pool.images.labels
-        everything = labels[pool.test].unique().tolist()
-        classes = [
-            everything if self.test_classes == "all" else labels[ids].unique().tolist()
-            for ids in dealt
-        ]
+        classes = [labels[ids].unique().tolist() for ids in dealt]
         return deal_classes(pool, "test", classes, [self.test_shots] * len(classes), rng)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -13,7 +13,6 @@ from torch import Tensor
 
 from data_prep.base.errors import InputError, Words
 from stforecast.federated.core.data import Order
-from stforecast.federated.core.options import PositiveShare
 from vision.datasets.image_set import ImageSet
 from vision.draws import Draw
 from vision.streams.base import Streamer
@@ -30,19 +29,16 @@ class FedTATasks(Streamer):
     tasks of 8 classes; on CIFAR-100, 15 of a client's 40 classes are private and 25 are public, on
     ImageNet-R all 40 are private. The training images of a public class are divided among the
     clients in proportions from a Dirichlet distribution; the class may be in a different task for
-    each client. No image belongs to two clients or tasks. In the authors' related code (FedMGP),
-    proportions are drawn again until each is at least 0.1, and clients are tested on 30 % of their
-    images; the paper mentions local test sets without details.
+    each client. No training image belongs to two clients or tasks. Clients are tested on the
+    official test images of their classes, which they may share. In the authors' related code
+    (FedMGP), proportions are drawn again until each is at least 0.1, and clients are tested on 30 %
+    of their training images; the paper mentions local test sets without details.
 
     Attributes:
         task_classes: classes of a task; a client has `stages` times as many.
         private_classes: number of a client's classes that no other client has.
         concentration: concentration of the Dirichlet distribution (related code: 1).
         min_share: smallest share of a public class for a client, less than 1 / clients.
-        tested_on: `official`: the official test images of the task's classes, which clients may
-            share; `local`: a part of the training images, which is then not trained on.
-        local_test: share of the training images of each class in the local part, rounded; it may
-            be empty if there are very few images.
         train_shots: training images to use of each class, over all its clients; None uses all.
         test_shots: official test images to use of each class; None uses all.
     """
@@ -55,8 +51,6 @@ class FedTATasks(Streamer):
     private_classes: NonNegativeInt = 15
     concentration: PositiveFloat = 1.0
     min_share: NonNegativeFloat = 0.1
-    tested_on: Literal["official", "local"] = "official"
-    local_test: PositiveShare = 0.3
     train_shots: PositiveInt | None = None
     test_shots: PositiveInt | None = None
 
@@ -83,7 +77,6 @@ class FedTATasks(Streamer):
         tasks = self._tasks(images, Draw.FEDTA_CLASSES.generator(seed))
         rng = Draw.FEDTA_IMAGES.generator(seed)
         train, test = defaultdict[Place, list[Tensor]](list), defaultdict[Place, list[Tensor]](list)
-        local = self.tested_on == "local"
         places_of = defaultdict[int, list[Place]](list)
         for client, stages in enumerate(tasks):
             for stage, classes in enumerate(stages):
@@ -94,17 +87,15 @@ class FedTATasks(Streamer):
                 _shuffled((images.labels == label) & (images.is_test == part), rng)[:shots]
                 for part, shots in ((False, self.train_shots), (True, self.test_shots))
             )
-            if not local and not len(official):
+            if not len(official):
                 raise InputError(
                     f"class {images.class_names[label]} of {images.name} has no test images; add "
-                    "some, leave the class out, or ",
-                    Words("take {tested_on:local}"),
+                    "some or leave the class out"
                 )
             pieces = self._divided(images, label, own, len(places), rng)
             for place, ids in zip(places, pieces, strict=True):
-                n_test = round(self.local_test * len(ids)) if local else 0
-                train[place].append(ids[n_test:])
-                test[place].append(ids[:n_test] if local else official)
+                train[place].append(ids)
+                test[place].append(official)
         return tuple(
             [[torch.cat(part[m, i]) for i in range(self.clients)] for m in range(self.stages)]
             for part in (train, test)

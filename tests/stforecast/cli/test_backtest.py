@@ -13,7 +13,7 @@ from stforecast.bench import RAY
 from stforecast.bench.grid import load_grid
 from stforecast.bench.jobs import grid_jobs, run_grid
 from stforecast.cli.main import main
-from stforecast.comparison.errors import model_errors
+from stforecast.comparison.errors import hourly_errors, model_errors
 from stforecast.comparison.names import different_tests, seasonal_errors
 from stforecast.federated.runs.run_folder import is_begun
 from stforecast.forecasting import runs as running
@@ -93,10 +93,9 @@ def test_the_forecaster_in_memory_gives_the_same_errors(backtest, town, tmp_path
     settings = {"rounds": 1, "hidden_size": 8, "device": "cpu", "horizon": 3, "service": "sms"}
     spans = {"folds": 2, "test": "36h", "validation": "1d", "gap": "12h"}
     found = Forecaster("fedavg", **settings).backtest(town, **spans)
-    for name, table in (("metrics", found.metrics), ("hours", found.hours)):
-        written = pd.read_csv(tmp_path / f"{name}.csv", dtype={"client": str, "horizon": str})
-        # Of rounded forecasts, hours are 1e-5 off.
-        pd.testing.assert_frame_equal(written[table.columns], table, check_dtype=False, rtol=1e-4)
+    written = pd.read_csv(tmp_path / "metrics.csv", dtype={"client": str, "horizon": str})
+    same = {"check_dtype": False, "rtol": 1e-4}
+    pd.testing.assert_frame_equal(written[found.metrics.columns], found.metrics, **same)
 
 
 @pytest.mark.repeats
@@ -127,27 +126,25 @@ def test_a_backtest_that_was_stopped_goes_on(backtest, tmp_path, monkeypatch):
 
 def test_tables_have_the_fold(finished):
     folder, _ = finished
-    for name in ("metrics", "hours"):
-        table = pd.read_csv(folder / f"{name}.csv")
-        found = table[["fold", "seed", "label"]].drop_duplicates().to_numpy().tolist()
-        assert found == [[fold, 1, label] for fold in (1, 2) for label in ("ridge", "fedavg")]
+    table = pd.read_csv(folder / "metrics.csv")
+    found = table[["fold", "seed", "label"]].drop_duplicates().to_numpy().tolist()
+    assert found == [[fold, 1, label] for fold in (1, 2) for label in ("ridge", "fedavg")]
 
 
 def test_errors_of_an_hour_are_those_of_its_targets_in_local_time(finished):
-    folder, outcome = finished
-    table = pd.read_csv(folder / "hours.csv", dtype={"client": str})
-    table = table[table.label == "ridge"]
+    _, outcome = finished
     forecasts = outcome.runs[0].forecasts()
+    table = hourly_errors(forecasts)
     errors = {hour: [] for hour in range(24)}
     for i, start in enumerate(forecasts.indexes["time"]):
         for ahead in range(3):
             there = (start + pd.Timedelta(hours=ahead)).tz_localize("UTC").tz_convert("Europe/Rome")
             y, y_hat = (forecasts[name][1, i, ahead].item() for name in ("y", "y_hat"))
             errors[there.hour].append(abs(y - y_hat))
-    own = table[(table.fold == 1) & (table.client == "22") & (table.metric == "raw_mae")]
+    own = table[(table.client == "22") & (table.metric == "raw_mae")]
     assert own.hour.tolist() == list(range(24))
     np.testing.assert_allclose(own.value, [np.mean(errors[hour]) for hour in range(24)])
-    everybody = table[(table.fold == 1) & (table.client == "all") & (table.metric == "mse")]
+    everybody = table[(table.client == "all") & (table.metric == "mse")]
     np.testing.assert_allclose(everybody.value, model_errors(forecasts, "mse").by_hour())
 
 

@@ -337,13 +337,6 @@ def test_own_mix_says_where_test_images_are_too_few(grid):
         crowd.split(images)
 
 
-def test_clients_may_be_tested_on_all_classes(grid):
-    images = grid()
-    found = WAYS(clients=4, ways=1, spread=0, test_classes="all", domains="oil:4").split(images)
-    assert all(of(images, ids, domain=1) == [0, 1, 2] for ids in found.test)
-    assert all(len(ids) == 12 for ids in found.test)
-
-
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
@@ -351,9 +344,7 @@ def test_clients_may_be_tested_on_all_classes(grid):
         ("iid", {"share": 0.0}, "share is 0.0"),
         ("iid", {"share": 1.5}, "share is 1.5"),
         ("iid", {"test_shots": 0}, "test_shots is 0"),
-        ("iid", {"test_classes": "some"}, "choose own or all"),
         ("iid", {"test": "mix"}, "choose by-class or own-mix"),
-        ("iid", {"test": "own-mix", "test_classes": "all"}, "leave test_classes at own"),
         ("n-way", {"ways": 0}, "ways is 0"),
         ("n-way", {"spread": -1}, "spread is -1"),
         ("n-way", {"shots": 3, "shot_spread": 3}, "must be less"),

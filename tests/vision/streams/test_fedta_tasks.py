@@ -76,27 +76,6 @@ def test_official_test_images_are_those_of_the_task_and_shared():
             assert len(ids) == 3 * 4
 
 
-def test_local_test_images_are_taken_from_training():
-    images = image_set()
-    stream = Tasks(**SMALL, tested_on="local", local_test=0.25).split(images, seed=3)
-    train, test = (
-        torch.cat([ids for stage in part for ids in stage]) for part in (stream.train, stream.test)
-    )
-    assert not images.is_test[test].any()
-    assert len(torch.cat([train, test]).unique()) == 10 * 40
-    assert len(test) == pytest.approx(0.25 * 400, abs=12)
-
-
-def test_local_test_images_are_local_however_few_there_are():
-    images = image_set()
-    # About three training images of a public class for each client: a quarter is often none.
-    stream = Tasks(**SMALL, tested_on="local", local_test=0.25, train_shots=9).split(images, seed=3)
-    parts = (stream.train, stream.test)
-    dealt = torch.cat([ids for part in parts for stage in part for ids in stage])
-    assert not images.is_test[dealt].any()
-    assert len(dealt.unique()) == len(dealt) == 10 * 9
-
-
 def test_few_shots_are_used_of_each_class():
     images = image_set()
     stream = Tasks(**SMALL, train_shots=20, test_shots=2).split(images, seed=3)
@@ -134,9 +113,7 @@ def test_the_papers_settings_need_100_and_200_classes():
         ({"private_classes": 7}, "has 6 classes"),
         ({"private_classes": 3}, "need 12"),
         ({"min_share": 0.34}, "min_share"),
-        ({"local_test": 1.5}, "local_test"),
         ({"concentration": 0}, "concentration"),
-        ({"tested_on": "else"}, "tested_on"),
     ],
 )
 def test_what_is_impossible_is_refused(settings, words):
@@ -152,7 +129,5 @@ def test_too_few_images_for_the_clients_are_refused():
 def test_a_class_without_test_images_is_refused():
     images = image_set()
     images = images.take(~(images.is_test & (images.labels == 3)))
-    with pytest.raises(InputError, match="class c3 of counted has no test images; add some, lea"):
+    with pytest.raises(InputError, match="class c3 of counted has no test images; add some"):
         Tasks(**SMALL).split(images, 1)
-    local = Tasks(**SMALL, tested_on="local").split(images, 1)
-    assert 3 in images.labels[torch.cat([ids for stage in local.test for ids in stage])]
