@@ -64,7 +64,7 @@ def test_the_validation_part_chooses_the_number_of_trees_which_a_refit_keeps():
 
 
 def test_without_a_validation_part_it_has_the_usual_number_of_trees():
-    assert LightGBM().fit(series(), TRAIN, SPEC, HOURLY).model.num_trees() == 200
+    assert LightGBM().fit(series(), TRAIN[:40], SPEC, HOURLY).model.num_trees() == 200
 
 
 def test_fitting_reads_nothing_after_the_last_validation_target():
@@ -100,9 +100,21 @@ def test_a_missing_package_names_its_extra(monkeypatch):
         BASELINES["lightgbm"]()
 
 
-def test_a_saved_forecaster_forecasts_the_same(tmp_path):
-    hours = pd.date_range("2013-11-01", periods=432, freq="h")
-    table = pd.DataFrame(series(), hours, pd.Index(["a", "b", "c"]))
-    forecaster = Forecaster("lightgbm", split="days:12,3,3", horizon=2, num_iterations=5).fit(table)
+@pytest.fixture
+def hours():
+    times = pd.date_range("2013-11-01", periods=432, freq="h")
+    return pd.DataFrame(series(), times, pd.Index(["a", "b", "c"]))
+
+
+def test_by_default_it_learns_the_validation_part_with_the_trees_that_this_part_chose(hours):
+    forecaster = Forecaster("lightgbm", split="days:12,3,3", learning_rate=0.5).fit(hours)
+    first, refitted = forecaster.model_.predictor.models
+    assert refitted.model.num_trees() == first.model.num_trees()
+    assert refitted.state()["model"].tolist() != first.state()["model"].tolist()
+    assert not forecaster.find_leaks(hours)
+
+
+def test_a_saved_forecaster_forecasts_the_same(hours, tmp_path):
+    forecaster = Forecaster("lightgbm", split="days:12,3,3", horizon=2, num_iterations=5).fit(hours)
     loaded = Forecaster.load(forecaster.save(tmp_path))
-    pd.testing.assert_frame_equal(loaded.predict(table), forecaster.predict(table))
+    pd.testing.assert_frame_equal(loaded.predict(hours), forecaster.predict(hours))
