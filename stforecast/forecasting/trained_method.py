@@ -43,7 +43,7 @@ from stforecast.methods import METHODS
 from stforecast.methods.mixing import EXPERTS, MixesForecasts
 from stforecast.models import build_model
 
-BLOCK = 2**28
+BLOCK = 2**26
 """Bytes of the inputs, and of what a mixture holds, of forecasts that are made at a time.
 
 Cutting the inputs takes several times as much as they do.
