@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import xarray as xr
-from pandas.api import types
 
 from data_prep.base.errors import InputError, Words, counted, some
 from data_prep.base.limits import check_size
@@ -29,19 +28,8 @@ from data_prep.readers.places import read_places, read_properties
 from data_prep.readers.resampling import DAY, check_periods, check_steps
 from data_prep.readers.table import Table, is_text
 from data_prep.readers.time_axis import TimeAxis, may_be_shown_twice, place_times
-from data_prep.readers.times import EPOCH_SECONDS, read_times
+from data_prep.readers.times import read_times
 from data_prep.readers.units import is_level, usual
-
-
-def counts_rows(df: pd.DataFrame) -> bool:
-    """Return whether the index counts rows, as those of `read_csv`, `reset_index` and `concat` do.
-
-    >>> counts_rows(pd.DataFrame({"ds": ["2024-01-01"], "y": [1.0]}))
-    True
-    """
-    whole = types.is_integer_dtype(df.index.dtype) and len(df) > 0
-    return whole and max(df.index) < EPOCH_SECONDS[0]
-
 
 SHOWN = 5
 RESERVED = ("time", "cell", "lon", "lat")

@@ -50,6 +50,16 @@ OFFSET = r"[T ]\d{2}.*(?:Z|[+-]\d{2}(?::?\d{2})?)\s*$"
 log = StepLog("times")
 
 
+def counts_rows(df: pd.DataFrame) -> bool:
+    """Return whether the index counts rows, as those of `read_csv`, `reset_index` and `concat` do.
+
+    >>> counts_rows(pd.DataFrame({"ds": ["2024-01-01"], "y": [1.0]}))
+    True
+    """
+    whole = types.is_integer_dtype(df.index.dtype) and len(df) > 0
+    return whole and max(df.index) < EPOCH_SECONDS[0]
+
+
 def read_times(
     column: pd.Series,
     clock: str,

@@ -17,7 +17,7 @@ from data_prep.base.errors import InputError, Words, choose
 from data_prep.base.files import path_of
 from data_prep.readers.hdf5 import holds_frame
 from data_prep.readers.options import TableOptions
-from data_prep.readers.steps import counts_rows, from_frame
+from data_prep.readers.times import counts_rows
 
 Data = xr.Dataset | pd.DataFrame | str | os.PathLike[str]
 """A cube, a table (long, or time × cell), or the path of a cube or of a table."""
@@ -66,9 +66,10 @@ def open_cube(data: Data, *, name: str = "value", **options: Any) -> xr.Dataset:
                 f"agg {given.agg} takes a table in which each row is an event, but times are "
                 "the index; give df.reset_index()"
             )
+        from data_prep.readers.steps import from_frame  # Polars takes a while to import.
+
         return from_frame(data, name=name, options=given, title=title)
     if is_table(data):
-        # Polars takes a while to import.
         from data_prep.sets.table import read
 
         _check_options(options, [field.name for field in dataclasses.fields(TableOptions)])

@@ -7,6 +7,7 @@ that time. It follows the wall clock and reads readings a week old or older only
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -45,10 +46,9 @@ class WeeklyProfile(NamedTuple):
         profile = profile_by_step(series, horizon, calendar)
         anomaly = series - profile[: len(series)]
         newest = pd.DataFrame(np.where(np.isnan(series), np.nan, profile[: len(series)])).ffill()
-        table = pd.DataFrame(anomaly)
-        spans = [calendar.steps_in(span) for span in (DAY, WEEK)]
-        means = [table.rolling(span, min_periods=1).mean() for span in spans]
-        anomalies = np.stack([part.ffill().to_numpy() for part in (table, *means)], axis=-1)
+        means = _means_of_last(anomaly, [calendar.steps_in(span) for span in (DAY, WEEK)])
+        last = [pd.DataFrame(part).ffill().to_numpy() for part in (anomaly, *means)]
+        anomalies = np.stack(last, axis=-1)
         parts = (profile.T, newest.to_numpy().T, anomalies.swapaxes(0, 1))
         return cls(*(part.astype(np.float32) for part in parts))
 
@@ -65,6 +65,19 @@ class WeeklyProfile(NamedTuple):
         now = np.asarray(starts) - 1
         change = at_targets(self.profile, starts, horizon, calendar) - self.newest[:, now, None]
         return np.concatenate([change, self.anomalies[:, now]], axis=-1)
+
+
+def _means_of_last(values: np.ndarray, spans: list[int]) -> Iterator[np.ndarray]:
+    """Yield means of the last steps of `values` `(steps, cells)` up to each; NaN without values.
+
+    >>> [of.ravel().tolist() for of in _means_of_last(np.array([[1.0], [np.nan], [5.0]]), [1, 3])]
+    [[1.0, nan, 5.0], [1.0, 1.0, 3.0]]
+    """
+    known = np.isfinite(values)
+    totals = [np.cumsum(of, axis=0) for of in (np.where(known, values, 0.0), known)]
+    for span in spans:
+        total, n = (np.concatenate([of[:span], of[span:] - of[:-span]]) for of in totals)
+        yield np.where(n > 0, total, np.nan) / np.fmax(n, 1)
 
 
 def at_targets(

@@ -13,7 +13,7 @@ import xarray as xr
 
 from data_prep.base.errors import InputError, Words, counted, in_minutes
 from data_prep.preparation import open_again
-from data_prep.readers.steps import counts_rows
+from data_prep.readers.times import counts_rows
 from stforecast.data.cubes import Data, is_table, name_of, open_cube
 from stforecast.data.dates import DAY, WEEK, in_words
 from stforecast.data.scaling import Limits, warn_of_wild

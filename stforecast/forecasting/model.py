@@ -256,13 +256,17 @@ class FittedModel:
 
     @classmethod
     def load(cls, folder: Path, device: str = "auto") -> Self:
-        """Read a saved model from its folder or that of its run, and forecast once with it."""
+        """Read a saved model from its folder or that of its run.
+
+        It forecasts once, unless its files are as these versions of the packages wrote them.
+        """
         folder, about, arrays = model_files.read_model(folder, MODEL, "Forecaster.save")
         with model_files.restoring(folder):
             settings = {**about["settings"], "device": device}
             config = resolve(**read_by(settings["method"], settings))
             model = cls._restored(config, about, arrays)
-            model._rehearse()
+            if not model_files.as_written(about):
+                model._rehearse()
         return model
 
     @classmethod

@@ -36,7 +36,6 @@ from data_prep.netcdf import open_netcdf
 from data_prep.readers.hdf5 import open_hdf5
 from stforecast.bench.run_groups import pooled, select
 from stforecast.federated.runs.run_folder import AGAIN, LINES, Run
-from stforecast.forecasting.planning import error_paths
 
 MODEL = "forecaster.json"
 """File of a saved forecaster with its settings and cells."""
@@ -210,6 +209,8 @@ def is_model(folder: Path) -> bool:
 
 def tested_paths(folder: Path) -> np.ndarray | None:
     """Return `error_paths` of a run's tested forecasts; None for a model without any."""
+    from stforecast.forecasting.planning import error_paths  # SciPy takes a while to import.
+
     path = folder / FORECASTS
     if not path.is_file():
         return None

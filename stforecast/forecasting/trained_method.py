@@ -45,7 +45,7 @@ from stforecast.methods.mixing import EXPERTS, MixesForecasts
 from stforecast.models import build_model
 from stforecast.models.mixed import KIND, Mixed, check_shares_no_encoder
 
-BLOCK = 2**28
+BLOCK = 2**26
 """Bytes of the inputs, and of what a mixture holds, of forecasts that are made at a time.
 
 Cutting the inputs takes several times as much as they do.

@@ -90,7 +90,7 @@ def find_states(
     first, least = n - len(rarity), max(round(hours * day / 24), 2)
     spells = [
         *_wild(readings, expected, rarity, unbelieved, day, rare),
-        *((cell, *spell) for cell in range(n_cells if hours else 0)
+        *((cell, *spell) for cell in np.flatnonzero(hours and _repeats(readings, least))
           for spell in repetitions(readings[:, cell], least, day)),
     ]  # fmt: skip
     for cell, begin, end, kind in spells:
@@ -102,6 +102,14 @@ def find_states(
         if end == n:
             state[cell], since[cell] = kind, begin
     return Found(state, since, broken & ~unbelieved)
+
+
+def _repeats(readings: Values, least: int) -> Values:
+    """Return which cells repeat any reading, or lack readings, for so many steps."""
+    filled = pd.DataFrame(readings).ffill().to_numpy()
+    same = (filled[1:] == filled[:-1]) | np.isnan(filled[1:])
+    found: Values = (_over_a_day(same, least - 1) == least - 1).any(axis=0)
+    return found
 
 
 def repetitions(values: Values, least: int, day: int) -> Iterator[tuple[int, int, str]]:

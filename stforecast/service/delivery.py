@@ -437,8 +437,6 @@ def _moved(of: Delivery) -> Doubt | None:
 
 def _swapped(of: Delivery) -> Doubt | None:
     """Find cells that are as expected in each other's places."""
-    from scipy.optimize import linear_sum_assignment  # slow to import
-
     if len(of.readings) < FEWEST or of.readings.shape[1] < 2:
         return None
     seen, due = of.pair
@@ -452,6 +450,8 @@ def _swapped(of: Delivery) -> Doubt | None:
     odd = np.flatnonzero((off > 1) & np.isfinite(off))[:MOST_SWAPPED]
     if len(odd) < 2:
         return None
+    from scipy.optimize import linear_sum_assignment  # slow to import
+
     scale = np.where(of.both, width, 0.0).sum(axis=0)[odd] / known[odd]
     seen = np.where(np.isfinite(of.readings), of.readings, own)[:, odd]
     cost = np.stack([_mean(np.abs(seen - own[:, [c]])) for c in odd]) / scale[:, None]

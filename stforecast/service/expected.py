@@ -17,8 +17,12 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
+from data_prep.base.errors import reading
+from data_prep.base.files import atomic_path, naming_full_disk
 from data_prep.cube import observed
-from stforecast.forecasting.results import ForecastRun
+from data_prep.netcdf import dump, netcdf_target, open_netcdf
+from stforecast.federated.runs.model_files import IN_SERVICE
+from stforecast.forecasting.results import FORECASTS, SMALL, ForecastRun
 from stforecast.service.scores import since
 
 SPAN = 35
@@ -41,6 +45,9 @@ MOST = 500_000
 
 BLOCK = 500
 """Cells whose weeks are compared at a time, to spare memory."""
+
+TESTED = "tested.nc"
+"""File of the tested forecasts that readings are compared with, in the folder of the service."""
 
 RAREST = 1e9
 """A reading is at most one in so many."""
@@ -291,7 +298,26 @@ def readings_of(history: xr.Dataset, issued: xr.Dataset) -> pd.DataFrame:
 
 
 def tested(run: ForecastRun) -> xr.Dataset:
-    """Return the tested forecasts of a run, of which few cover the same reading."""
+    """Return the tested forecasts of a run, of which few cover the same reading.
+
+    Those of a large file are kept beside the service: few of them lie together in it.
+    """
+    file, kept = run.folder / FORECASTS, run.folder / IN_SERVICE.parts[0] / TESTED
+    if not file.is_file() or file.stat().st_size <= SMALL:
+        return _tested(run)
+    of = f"{file.stat().st_size} bytes of {file.stat().st_mtime_ns}"
+    if kept.exists():
+        with reading(kept, "as tested forecasts", "delete it"), open_netcdf(kept) as ds:
+            if ds.attrs.pop("of", "") == of:
+                return ds.load()
+    found = _tested(run)
+    kept.parent.mkdir(exist_ok=True)
+    with naming_full_disk(kept), atomic_path(kept) as part, netcdf_target(part) as target:
+        dump(found.assign_attrs(of=of), target)
+    return found
+
+
+def _tested(run: ForecastRun) -> xr.Dataset:
     with run.open_forecasts() as found:
         size = found.sizes["time"] * found.sizes["cell"] * found.sizes["horizon"]
         every = max(found.sizes["horizon"], size // MOST)
@@ -305,7 +331,8 @@ class Rarity(NamedTuple):
     Attributes:
         expected: what was expected of them.
         listed: by what was expected.
-        surely: by that and by the weeks before, since a forecast may be wrong, too.
+        surely: by that and, where it is a number of `least` or more, by the weeks before, since a
+            forecast may be wrong, too.
     """
 
     expected: Expected
@@ -314,7 +341,12 @@ class Rarity(NamedTuple):
 
 
 def rarity_of(
-    before: xr.Dataset, issued: xr.Dataset, readings: pd.DataFrame, believed: pd.DataFrame
+    before: xr.Dataset,
+    issued: xr.Dataset,
+    readings: pd.DataFrame,
+    believed: pd.DataFrame,
+    begin: pd.Timestamp | None = None,
+    least: float = 0.0,
 ) -> Rarity:
     """Return how rare the last readings are; those of the last day by those before it.
 
@@ -323,26 +355,29 @@ def rarity_of(
         issued: the forecasts made in service, with what is believed as `y`.
         readings: all readings (time × cell).
         believed: the same without those of broken counters.
+        begin: first step that is asked; by default the first of the last `SPAN` days. The last day
+            always is.
+        least: rarity below which it is not asked what weeks say.
     """
     day = steps_of_day(readings.index[1] - readings.index[0])
-    recent, seen = believed.iloc[-SPAN * day :], readings.to_numpy()[-SPAN * day :]
-    weeks = by_weeks(recent)
-    expected = _by_forecasts(issued, recent, weeks)
+    recent = believed.iloc[-SPAN * day :]
+    weeks, first = by_weeks(recent), recent.index.searchsorted(begin or recent.index[0])
+    asked = slice(min(first, max(len(recent) - day, 0)), None)
+    seen = readings.to_numpy()[-SPAN * day :][asked]
+    expected = _by_forecasts(issued, recent, weeks).of(asked)
     y = issued["y"].where(since(issued, readings.index[-1], 1.0)["y"].isnull())
     known = recent.to_numpy(copy=True)
     known[len(known) - day :] = np.nan
     far = [of_forecasts(one).distances(one["y"].to_numpy()).ravel()
            for one in (before, issued.assign(y=y))]  # fmt: skip
     tails = Tails.of(np.concatenate(far)), Tails.of(weeks.distances(known))
-
-    def rarity(of: Expected) -> Values:
-        found, distances = np.empty(seen.shape), of.distances(seen)
-        for one, of_one in zip(tails, (of.forecast, ~of.forecast), strict=True):
-            found[of_one] = one.rarity(distances[of_one])
-        return found
-
-    listed = rarity(expected)
-    return Rarity(expected, listed, np.fmin(listed, rarity(weeks)))
+    listed, distances = np.empty(seen.shape), expected.distances(seen)
+    for one, of_one in zip(tails, (expected.forecast, ~expected.forecast), strict=True):
+        listed[of_one] = one.rarity(distances[of_one])
+    surely, odd = listed.copy(), ~(listed < least)
+    by_week = tails[1].rarity(weeks.of(asked).distances(seen)[odd])
+    surely[odd] = np.fmin(listed[odd], by_week)
+    return Rarity(expected, listed, surely)
 
 
 class Usual(NamedTuple):

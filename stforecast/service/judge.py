@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+import xarray as xr
 
 from data_prep.cube import local_time, step_of
 from stforecast.data.scaling import Scaler
-from stforecast.forecasting.results import ForecastRun
 from stforecast.service.cells import Found, find_states, in_words, spells_of
 from stforecast.service.expected import (
     Expected,
@@ -17,7 +17,6 @@ from stforecast.service.expected import (
     rarity_of,
     readings_of,
     steps_of_day,
-    tested,
 )
 from stforecast.service.folder import ServiceState
 from stforecast.service.settings import MonitorOptions
@@ -39,7 +38,8 @@ class Judged:
     Attributes:
         readings: all readings (time × cell), NaN where missing, on the clock of the history.
         local: local time of each.
-        expected: what was expected of the last `SPAN` days.
+        expected: what was expected of the last steps, at most of `SPAN` days, from the day before
+            the service began.
         rarity: how rare these were, `(last steps, cells)`: one in so many.
         found: the states of the cells.
         missing: `(steps, cells)` whether a reading counts as missing.
@@ -81,25 +81,30 @@ def _unbelieved(given: Values, scaler: Scaler) -> Values:
     return np.isfinite(given) & np.isnan(scaler.believed(given))
 
 
-def judge(run: ForecastRun, state: ServiceState, options: MonitorOptions, scaler: Scaler) -> Judged:
+def judge(
+    before: xr.Dataset, state: ServiceState, options: MonitorOptions, scaler: Scaler
+) -> Judged:
     """Compare the readings of a service with what was expected of them.
 
     Args:
-        run: the run in service.
+        before: the `tested` forecasts of the run in service.
         state: its state.
         options: the settings.
         scaler: of the model in service: what it does not believe counts as missing.
     """
-    readings, before = readings_of(state.history, state.issued), tested(run)
+    readings = readings_of(state.history, state.issued)
     given = readings.to_numpy()
     unbelieved = _unbelieved(given, scaler)
     step = step_of(state.history)
     day = steps_of_day(step)
     begun = state.issued.indexes["time"].min() if state.issued.sizes["time"] else state.end + step
+    since = begun - pd.Timedelta(days=1)
     missing = unbelieved
     for _ in range(2):  # What is broken is no measure of what follows it.
-        rare = rarity_of(before, state.issued, readings, readings.mask(missing))
-        in_service = np.asarray(rare.expected.times >= begun - pd.Timedelta(days=1))
+        rare = rarity_of(
+            before, state.issued, readings, readings.mask(missing), since, options.anomaly_in
+        )
+        in_service = np.asarray(rare.expected.times >= since)
         found = find_states(
             given, rare.expected, np.where(in_service[:, None], rare.surely, np.nan),
             day, options.stuck_hours, options.anomaly_in, unbelieved,

@@ -27,6 +27,7 @@ from stforecast.forecasting.model import saved_scaler
 from stforecast.service import folder
 from stforecast.service.cells import STATES, changed_at, in_words
 from stforecast.service.delivery import ANYWHERE, end_of
+from stforecast.service.expected import tested
 from stforecast.service.held import Held, held_back
 from stforecast.service.judge import Judged, anomalies, judge
 from stforecast.service.scores import Scores, rounded, scores, since
@@ -174,7 +175,7 @@ def monitor(
     opened = folder.open_run(path)
     options, where = ServiceSettings.read(path).monitor, folder.last_state(path)
     state = folder.read_state(where) if where else folder.state_before(opened)
-    judged = judge(opened, state, options, saved_scaler(path))
+    judged = judge(tested(opened), state, options, saved_scaler(path))
     updated = (where / folder.STATE).stat().st_mtime if where else None
     watch = Watch(
         {days: scores(since(state.issued, state.end, days)) for days in SPANS},

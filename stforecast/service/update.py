@@ -28,11 +28,12 @@ from stforecast.comparison.leaderboard import neighbours, resample
 from stforecast.data.cubes import open_cube
 from stforecast.data.scaling import Scaler
 from stforecast.data.series import Series
+from stforecast.federated.runs import model_files
 from stforecast.federated.runs.run_folder import write_csv, writing
 from stforecast.forecasting.evaluate import Evaluation, forecasts_dataset, seasonal_scale
 from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.model import FittedModel
-from stforecast.forecasting.results import ForecastRun
+from stforecast.forecasting.results import MODEL, ForecastRun
 from stforecast.forecasting.tables import Interval, long_table
 from stforecast.forecasting.update import (
     LEAST_HORIZONS,
@@ -184,8 +185,8 @@ def update(
         state = folder.read_state(before) if before else folder.state_before(opened)
         records = open_again(new, model.preparation) if model.preparation else open_cube(new)
         given, records = records, _multiplied(records, state, times)
-        delivery = records, str(new), present
-        if not accept and (doubt := _doubt(forecaster, opened, state, delivery, events)):
+        delivery, of_run = (records, str(new), present), tested(opened)
+        if not accept and (doubt := _doubt(forecaster, of_run, state, delivery, events)):
             doubt, delivery = dataclasses.replace(doubt, times=times), (given, str(new), present)
             return _held_back(forecaster, path, state, doubt, delivery, events)
         history, change = append(state.history, records, str(new))
@@ -197,11 +198,13 @@ def update(
             return Updated(UNCHANGED, {**about, "notes": list(change.notes)}, pd.DataFrame(), None)
         keep = _kept_steps(forecaster, opened, settings.update)
         state, broken = _with_history(
-            opened, model.scaler, settings, state, history.isel(time=slice(-keep, None))
+            of_run, model.scaler, settings, state, history.isel(time=slice(-keep, None))
         )
+        for note in broken:
+            log.warning("%s: %s", path, note)
         change = dataclasses.replace(change, notes=(*change.notes, *broken))
-        updated, forecaster = _renewed(forecaster, state, change, settings.update, events)
-        _write(path, forecaster, state, updated)
+        updated, renewed = _renewed(forecaster, state, change, settings.update, events)
+        _write(path, renewed, state, updated, linked=renewed is forecaster)
         release(path, str(new), records)
     seconds = round(time.perf_counter() - began, 2)
     file = path / folder.IN_SERVICE.parent / "forecast.csv"
@@ -211,7 +214,7 @@ def update(
 
 
 def _with_history(
-    run: ForecastRun,
+    of_run: xr.Dataset,
     scaler: Scaler,
     settings: ServiceSettings,
     state: ServiceState,
@@ -221,15 +224,18 @@ def _with_history(
     # Its title is the name in messages, which would else be that of the first records.
     history = history.assign_attrs(title="records in service")
     state = dataclasses.replace(state, history=history, broken=None)
-    judged = judge(run, state, settings.monitor, scaler)
-    for note in judged.broken:
-        log.warning("%s: %s", run.folder, note)
+    judged = judge(of_run, state, settings.monitor, scaler)
     return dataclasses.replace(state, broken=judged.found.broken), judged.broken
 
 
-def _write(path: Path, forecaster: Forecaster, state: ServiceState, updated: Updated) -> None:
+def _write(
+    path: Path, forecaster: Forecaster, state: ServiceState, updated: Updated, *, linked: bool
+) -> None:
+    """Write the next state; a model that is `linked` is the one in service."""
     with writing(path, "give the same records again"), folder.next_state(path) as part:
-        forecaster.save(part / "model")
+        source = model_files.model_folder(path)
+        if not (linked and model_files.link_model(source, part / "model", MODEL)):
+            forecaster.save(part / "model")
         folder.write_state(state, part)
         write_csv(long_table(updated.forecast, updated.interval), part / "forecast.csv")
 
@@ -244,7 +250,7 @@ def _multiplied(records: xr.Dataset, state: ServiceState, times: float) -> xr.Da
 
 def _doubt(
     forecaster: Forecaster,
-    run: ForecastRun,
+    of_run: xr.Dataset,
     state: ServiceState,
     delivery: tuple[xr.Dataset, str, pd.Timestamp],
     events: str | os.PathLike[str] | None,
@@ -258,7 +264,7 @@ def _doubt(
     if not issued.sizes["time"]:
         series = forecaster.read(state.history, events)
         issued = issue(issued, series, *forecaster.outlook(series))
-    return doubt_of_values(state, records, name, issued, tested(run))
+    return doubt_of_values(state, records, name, issued, of_run)
 
 
 def _held_back(
@@ -287,7 +293,7 @@ def _held_back(
     done = Updated(HELD, about, table, interval)
     before = folder.last_state(path)
     times = before and (before / folder.STATE).stat()
-    _write(path, forecaster, state, done)
+    _write(path, forecaster, state, done, linked=True)
     if times:  # Metrics tell when records were taken last.
         os.utime(
             path / folder.IN_SERVICE.parent / folder.STATE,

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from scipy.io import savemat
 
 from data_prep.base.files import checksum
-from stforecast.federated.runs.run_folder import _checksum
+from stforecast.federated.runs.run_folder import checksum_of_json
 
 pytestmark = pytest.mark.attack("damaged files")
 
@@ -266,7 +266,7 @@ def begun(change):
 
     def damage(about):
         change(about)
-        about["checksum"] = _checksum(about)
+        about["checksum"] = checksum_of_json(about)
 
     return json_of(damage)
 

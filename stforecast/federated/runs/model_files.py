@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,13 +11,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
+from safetensors.torch import load_file
 
 from data_prep.base.errors import InputError, no_file, reading
 from data_prep.base.files import atomic_path, checksum
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.state import State
-from stforecast.federated.runs.run_folder import FORMAT, read_json, write_json
+from stforecast.federated.runs.run_folder import (
+    FORMAT,
+    checksum_of_json,
+    read_json,
+    versions,
+    write_json,
+)
 
 IN_SERVICE = Path("service") / "current" / "model"
 """Where, in a run's folder, `stforecast update` puts the model that replaces the run's own."""
@@ -30,12 +39,32 @@ AGAIN = "fit and save it again"
 def write_model(
     folder: Path, name: str, about: dict[str, Any], arrays: dict[str, np.ndarray]
 ) -> None:
-    """Write both files atomically, with the version and the arrays' checksum."""
+    """Write both files atomically, with versions and checksums."""
     with atomic_path(folder / STATE) as part:
         # Unlike ascontiguousarray, require keeps arrays without axes.
         save_file({name: np.require(a, requirements="C") for name, a in arrays.items()}, part)
-        about = {"format": FORMAT, **about, "state": checksum(part)}
-    write_json(folder / name, about)
+        about = {"format": FORMAT, **about, "state": checksum(part), "versions": versions()}
+    write_json(folder / name, {**about, "checksum": checksum_of_json(about)})
+
+
+def as_written(about: Mapping[str, Any]) -> bool:
+    """Return whether a description is as these versions of the packages wrote it."""
+    return bool(
+        about.get("versions") == versions() and about.get("checksum") == checksum_of_json(about)
+    )
+
+
+def link_model(source: Path, target: Path, name: str) -> bool:
+    """Give a folder the files of a model in another; False if other versions wrote these."""
+    if not as_written(read_json(source / name, AGAIN)):
+        return False
+    target.mkdir(parents=True)
+    for file in (name, STATE):
+        try:
+            os.link(source / file, target / file)
+        except OSError:  # Not all file systems have links.
+            shutil.copyfile(source / file, target / file)
+    return True
 
 
 def read_model(
@@ -55,7 +84,8 @@ def read_model(
                 f"{path}: cannot be trusted: it has {checksum(path)}, {name} says {expected}; "
                 f"{AGAIN}"
             )
-        return folder, about, load_file(path)
+        # They are mapped, privately, so that only what is used is read.
+        return folder, about, {name: t.numpy() for name, t in load_file(path).items()}
 
 
 def model_folder(folder: Path) -> Path:
@@ -129,8 +159,11 @@ def check_shapes(method: Method, arrays: Mapping[str, np.ndarray], n_clients: in
 def from_arrays(
     arrays: Mapping[str, np.ndarray], round: int, seed: int, device: torch.device
 ) -> State:
-    """Return the state that `to_arrays` converted to these arrays."""
-    tensors = {name: torch.tensor(a) for name, a in arrays.items()}
+    """Return the state that `to_arrays` converted to these arrays, which it takes over."""
+    tensors = {
+        name: torch.from_numpy(a) if a.flags.writeable else torch.tensor(a)
+        for name, a in arrays.items()
+    }
     on_device = {
         name: t if name == "clients/sizes" else t.to(device) for name, t in tensors.items()
     }

@@ -81,12 +81,12 @@ def check_folder(out: Path) -> None:
 def begin(out: Path, about: Mapping[str, Any]) -> None:
     """Write the `settings` of a run before it starts, and what else resuming needs, as JSON."""
     contents = {"format": FORMAT, "versions": versions(), **about}
-    contents["checksum"] = _checksum(contents)
+    contents["checksum"] = checksum_of_json(contents)
     with writing(out):
         write_json(out / BEGUN, contents)
 
 
-def _checksum(contents: Mapping[str, Any]) -> str:
+def checksum_of_json(contents: Mapping[str, Any]) -> str:
     """Return a checksum of JSON that does not depend on the order of keys."""
     text = json.dumps({k: v for k, v in contents.items() if k != "checksum"}, sort_keys=True)
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
@@ -138,7 +138,7 @@ def read_begun(out: Path, command: str, entries: Iterable[str] = ("label",)) -> 
     check_begun(out, command)
     path, remedy = out / BEGUN, f"begin a run with `{command}`"
     about = read_json(path, remedy)
-    if about.get("checksum") != _checksum(about):
+    if about.get("checksum") != checksum_of_json(about):
         raise InputError(f"{path}: cannot be trusted, its checksum differs; {remedy}")
     settings = about.get("settings")
     missing = [name for name in entries if name not in about]
@@ -391,7 +391,7 @@ def write_csv(
                     path,
                     min(marked),
                 )
-            table = _marked(some, marked)
+            table = _with_texts_of_times(_marked(some, marked))
             single = table.select_dtypes("float32")
             large = single.columns[(single.abs() >= 2**24).any()]
             if len(large):  # Else without all digits.
@@ -404,6 +404,15 @@ def write_csv(
                 sep=separator,
                 decimal=decimal,
             )
+
+
+def _with_texts_of_times(table: pd.DataFrame) -> pd.DataFrame:
+    """Write times as texts, each once: pandas takes long for those with a zone."""
+    texts = {}
+    for name, times in table.select_dtypes("datetimetz").items():
+        codes, found = pd.factorize(times)
+        texts[name] = pd.Index(found).astype(str).take(codes)
+    return table.assign(**texts)
 
 
 def _texts(table: pd.DataFrame) -> pd.Index:
