@@ -26,7 +26,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import xarray as xr
 
@@ -36,7 +35,6 @@ from data_prep.netcdf import open_netcdf
 from data_prep.readers.hdf5 import open_hdf5
 from stforecast.bench.run_groups import pooled, select
 from stforecast.federated.runs.run_folder import AGAIN, LINES, Run
-from stforecast.forecasting.planning import error_paths
 
 MODEL = "forecaster.json"
 """File of a saved forecaster with its settings and cells."""
@@ -208,13 +206,10 @@ def is_model(folder: Path) -> bool:
     return (folder / MODEL).is_file()
 
 
-def tested_paths(folder: Path) -> np.ndarray | None:
-    """Return `error_paths` of a run's tested forecasts; None for a model without any."""
+def tested_forecasts(folder: Path) -> xr.Dataset | None:
+    """Open a run's tested forecasts; None for a model without any."""
     path = folder / FORECASTS
-    if not path.is_file():
-        return None
-    with _open(path) as ds:
-        return error_paths(ds)
+    return _open(path) if path.is_file() else None
 
 
 def data_of(about: Mapping[str, Any]) -> Path:
