@@ -107,7 +107,7 @@ def predict(
     drawn = None
     if paths is not None:
         drawn = write_paths(
-            forecaster.sample_paths(series, paths, steps, limits=limits),
+            forecaster.sample_paths(series, paths, steps, limits=(limits.lower, limits.upper)),
             out.with_name(f"{out.stem}-paths.nc"),
         )
     write_table(found.long(), out, csv_style)

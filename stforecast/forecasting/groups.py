@@ -186,12 +186,12 @@ class SumErrors:
         """
         y, y_hat, down, up = _summed(tested.reindex(cell=groups.cells), groups)
         n, coverage = y.shape[1] // 2, float(tested.attrs["coverage"])
-        sides, after = [], []
+        sides, after, one = [], [], np.ones(1)
         for error, reach in ((y_hat - y, down), (y - y_hat, up)):
             with np.errstate(divide="ignore", invalid="ignore"):
                 scores = np.where(reach > 0, error / reach, np.nan)
             factors, last = tracked_side(
-                scores[:, :n], scores[:, n:], (1.0, 1.0), 0.0, (1 + coverage) / 2
+                scores[:, :n], scores[:, n:], (one, one), 0 * one, (1 + coverage) / 2
             )
             factors = np.minimum(factors, last)
             factors[groups.sizes == 1] = 1.0  # Its bounds are its cell's.

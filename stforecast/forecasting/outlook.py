@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,6 @@ import xarray as xr
 from data_prep.base.errors import counted, some
 from stforecast.data.scaling import Limits
 from stforecast.data.series import Series
-from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.groups import CELL, Groups, SumErrors
 from stforecast.forecasting.planning import (
     ANY,
@@ -26,6 +25,9 @@ from stforecast.forecasting.planning import (
     side_of,
 )
 from stforecast.forecasting.tables import DIGITS, Interval, in_digits, long_table, on_clock
+
+if TYPE_CHECKING:
+    from stforecast.forecasting.forecaster import Forecaster
 
 log = logging.getLogger(__name__)
 
@@ -73,16 +75,33 @@ class Outlook:
         if self.chances is not None:
             chances = self.chances.melt()["value"].to_numpy().round(DECIMALS)
             table[f"probability_{self.side.beyond}"] = chances
-        return self._with_groups(table, self.sums and self.sums.long())
+        return self._with_groups(table, None if self.sums is None else self.sums.long())
+
+    def of_level(self, level: str) -> Outlook:
+        """Return the sums of the groups of one level, in columns of their names."""
+        assert self.sums is not None
+        groups = self.sums.groups
+        assert groups is not None
+        own = [i for i, of in enumerate(groups.levels) if of == level]
+        names = [groups.names[i] for i in own]
+
+        def part(table: pd.DataFrame) -> pd.DataFrame:
+            found = table.iloc[:, own].set_axis(names, axis=1)
+            found.attrs = table.attrs
+            return found
+
+        bounds = self.sums.interval and Interval(*map(part, self.sums.interval))
+        return Outlook(part(self.sums.forecast), bounds, self.sums.plan.iloc[own], None)
 
     def plan_table(self) -> pd.DataFrame:
         """Return the plan with a column `cell`, and the groups as in `long`."""
-        return self._with_groups(self.plan.reset_index(), self.sums and self.sums.plan_table())
+        sums = None if self.sums is None else self.sums.plan_table()
+        return self._with_groups(self.plan.reset_index(), sums)
 
     def _with_groups(self, table: pd.DataFrame, sums: pd.DataFrame | None) -> pd.DataFrame:
         if self.groups is None and sums is None:
             return table
-        levels, place = pd.Series(CELL, table.index), table.columns.get_loc("cell")
+        levels, place = pd.Series(CELL, table.index), list(table).index("cell")
         if self.groups is not None:
             labels = table["cell"]
             levels, table["cell"] = (

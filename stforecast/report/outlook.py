@@ -71,8 +71,8 @@ def outlook_section(
     begin, end = (f"{forecast.index[i]:%A %d %B %Y %H:%M}" for i in (0, -1))
     cells = counted(forecast.shape[1], "cell")
     when = f"Forecasts of {series.service} of {cells}, {begin} to {end}, {clock}."
-    of_cells = _passing(plan, side, series), _plan(plan, side)
-    tables = [*filter(None, (found.sums and _groups(found.sums), *of_cells))]
+    of_groups = None if found.sums is None else _groups(found.sums)
+    tables = [*filter(None, (of_groups, _passing(plan, side, series), _plan(plan, side)))]
     claims = (when, *endless(found), *_said(found, length))
     return Section(f"The coming {length}", claims, tables, charts, places.note)
 
@@ -179,7 +179,7 @@ def _groups(found: Outlook) -> Table:
             side.worst: number(row[side.worst]),
         }
         if found.interval is not None and not pd.isna(at):
-            lower, upper = (number(bound.loc[at, label]) for bound in found.interval)
+            lower, upper = (number(bound[label][at]) for bound in found.interval)
             one["bounds then"] = f"{lower} to {upper}"
         if "threshold" in plan:
             one |= {"threshold": number(row["threshold"]), "headroom": number(row["headroom"])}
