@@ -119,6 +119,7 @@ PARTS: dict[str, Part] = RESULT_TABLES | {
             ("city", "performance.md", "performance/city", city.city_table),
             ("raw to report", "performance.md", "performance/raw-to-report", city.COMMANDS),
             ("exceedance", "horizons.md", "intervals/exceedance", serving.CALIBRATED),
+            ("sums", "horizons.md", "intervals/sums", serving.HELD),
             ("served", "serve.md", "performance/serve", serving.SERVED),
             ("new cells", "horizons.md", "default/new-cells", new_tables),
         )

@@ -300,6 +300,9 @@ def test_other_documents_can_be_typed_from_top_to_bottom(document, place, milan,
     for block in blocks(document):
         if block.text.startswith("kind,start,end"):
             (place / "matches.csv").write_text(block.text)
+    with open_cube(place / "milan.nc") as ds:
+        sites = [f"{cell},{'south' if i else 'north'}" for i, cell in enumerate(ds["cell"].values)]
+    (place / "members.csv").write_text("\n".join(["cell,site", *sites]))
     for line in shortened(document):
         if not reason_not_to_run(document, line):
             do(document, line)
@@ -312,6 +315,10 @@ def test_other_documents_can_be_typed_from_top_to_bottom(document, place, milan,
         (lines,) = [b.text for b in blocks(document) if b.text.startswith("town/run: ")]
         assert set(lines.splitlines()) <= set(shown)
     if document == "docs/horizons.md":
+        (text,) = [b.text for b in blocks(document) if "sample_paths" in b.text]
+        exec(text, known := {})
+        assert known["busiest_hour"].sizes == {"path": 40}
+        assert known["bounds"].upper.columns.tolist() == ["site north", "site south", "all"]
         assert "period 288, extra_lags 2-36,275-290" in capsys.readouterr().out
 
 

@@ -21,6 +21,7 @@ from stforecast.cli.predict import (
     beyond,
     forecast_sentence,
     read_threshold,
+    say_groups,
     say_unused,
 )
 from stforecast.forecasting import DEFAULT_METHOD
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from stforecast.forecasting.planning import Threshold
     from stforecast.forecasting.quick import Check, Plan
     from stforecast.forecasting.results import ForecastRun
+
+
+PATHS_FILE = "paths.nc"
+"""File of sample paths."""
 
 
 @command(
@@ -49,6 +54,8 @@ def forecast_command(
     lower_limit: float | None,
     upper_limit: float | None,
     threshold: str | None = None,
+    groups: str | None = None,
+    paths: int | None = None,
     more: tuple[str, ...],
     csv_style: Literal["plain", "excel"],
     xlsx: bool = False,
@@ -76,6 +83,11 @@ def forecast_command(
         threshold: capacity or limit in the data's units: a number, or a CSV with columns cell and
             threshold. Adds headroom and probabilities of exceeding it, of a speed of falling
             below it.
+        groups: sums to add to the tables and the report: a CSV with a column cell and one for each
+            level, such as cell,site,sector, or columns of the cube, such as site,sector. The sum
+            of all cells is added, too.
+        paths: number of joint futures of all cells and steps to write as paths.nc, from which sums,
+            maxima and spans can be read.
         xlsx: whether to write the tables as .xlsx.
     """
     from data_prep.readers.open import is_pattern
@@ -94,17 +106,21 @@ def forecast_command(
     if not as_json:
         click.echo(f"{data}: assumed\n{facts(assumed)}\n")
     made = _train(cube, folder, method, plan.settings, folds, progress=ctx.obj["progress"])
-    outlook, report = _look_ahead(made.run, cube, chosen.get("events"), threshold, limit, out, data)
+    asked = Asked(chosen.get("events"), threshold, limit, groups, paths)
+    outlook, report = _look_ahead(made.run, cube, asked, out, data)
     files = [(out / name).with_suffix(".xlsx" if xlsx else ".csv") for name in ("forecast", "plan")]
-    for file, written in zip(files, (outlook.long(), outlook.plan.reset_index()), strict=True):
-        write_table(written, file, csv_style)
+    for file, table_of in zip(files, (outlook.long(), outlook.plan_table()), strict=True):
+        write_table(table_of, file, csv_style)
     if not as_json:
-        _say(made, outlook, files, report, data, chosen, has_limit=limit is not None)
+        asked_for = {"has_limit": limit is not None, "has_paths": paths is not None}
+        _say(made, outlook, files, report, data, chosen, **asked_for)
         return
-    paths = {"forecast": files[0], "plan": files[1], "run": folder}
-    paths |= {"report": report} if report else {}
+    written = {"forecast": files[0], "plan": files[1], "run": folder}
+    written |= {"report": report} if report else {}
+    written |= {"paths": out / PATHS_FILE} if paths else {}
     about = {"path": str(out), "kind": "checked forecast", "assumed": assumed, **made.about()}
-    say_json(about | {name: str(path) for name, path in paths.items()})
+    about |= {"coverage_of_groups": outlook.sums.coverage} if outlook.sums else {}
+    say_json(about | {name: str(path) for name, path in written.items()})
 
 
 def _plan(
@@ -166,6 +182,7 @@ def _say(
     chosen: Mapping[str, Any],
     *,
     has_limit: bool,
+    has_paths: bool,
 ) -> None:
     """Print the check, what was written, and the next command to type."""
     from stforecast.comparison.results import interval_line
@@ -177,6 +194,9 @@ def _say(
     if has_limit:
         click.echo(beyond(outlook))
     click.echo(f"{files[1]}: busy hour and {outlook.side.extreme} forecast of each cell")
+    say_groups(outlook)
+    if has_paths:
+        click.echo(f"{files[0].with_name(PATHS_FILE)}: joint paths of all cells and steps")
     if report:
         click.echo(f"{report}: open it in a browser")
     again = ["stforecast", "predict", str(run), "--history", f"NEWER{data.suffix}"]
@@ -205,27 +225,36 @@ def _prepare(ctx: click.Context, data: Path, out: Path, table: dict[str, Any]) -
     return write_cube(ds, out / "data.nc")
 
 
+class Asked(NamedTuple):
+    """What was asked of the coming span, as typed; `limit` is the threshold as it was read."""
+
+    events: str | None
+    threshold: str | None
+    limit: Threshold | None
+    groups: str | None
+    paths: int | None
+
+
 def _look_ahead(
-    run: ForecastRun,
-    cube: Path,
-    events: str | None,
-    threshold: str | None,
-    limit: Threshold | None,
-    out: Path,
-    data: Path,
+    run: ForecastRun, cube: Path, asked: Asked, out: Path, data: Path
 ) -> tuple[Outlook, Path | None]:
     """Forecast what follows, and write the report, whose path is None if that fails."""
     doing("planning what follows")
     from stforecast.forecasting.forecaster import Forecaster
+    from stforecast.forecasting.groups import read_groups
     from stforecast.forecasting.outlook import make_outlook
-    from stforecast.forecasting.planning import error_paths
+    from stforecast.forecasting.paths import write_paths
     from stforecast.report.write import ReportPage, try_report
 
     forecaster = Forecaster.load(run.folder)
-    series = forecaster.read(cube, events)
-    say_unused(threshold, limit, series.cells)
-    paths = error_paths(run.forecasts())
-    outlook = make_outlook(forecaster, series, threshold=limit, paths=paths)
+    series = forecaster.read(cube, asked.events)
+    groups = None if asked.groups is None else read_groups(asked.groups, series)
+    say_unused(asked.threshold, asked.limit, series.cells, groups)
+    outlook = make_outlook(
+        forecaster, series, threshold=asked.limit, tested=run.forecasts(), groups=groups
+    )
+    if asked.paths is not None:
+        write_paths(forecaster.sample_paths(series, asked.paths), out / PATHS_FILE)
 
     def write() -> Path:
         page = ReportPage()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
+    from stforecast.forecasting.groups import Groups
     from stforecast.forecasting.outlook import Outlook
     from stforecast.forecasting.planning import Threshold
     from stforecast.forecasting.tables import Interval
@@ -52,6 +53,8 @@ def predict(
     upper_limit: float | None,
     threshold: str | None = None,
     plan_file: Path | None = None,
+    groups: str | None = None,
+    paths: int | None = None,
     csv_style: Literal["plain", "excel"],
     as_json: bool,
 ) -> None:
@@ -72,6 +75,11 @@ def predict(
             the bounds.
         plan_file: table to write for a planner, .csv or .xlsx: busy hour, peak (of a speed the
             lowest value), and headroom to --threshold of each cell.
+        groups: sums to add to both tables: a CSV with a column cell and one for each level, such
+            as cell,site,sector, or columns of the cube, such as site,sector. The sum of all cells
+            is added, too.
+        paths: number of joint futures of all cells and steps to write beside --out, as netCDF, from
+            which sums, maxima and spans can be read.
     """
     for path in filter(None, (out, plan_file)):
         check_ending(path, ".csv", ".xlsx")
@@ -80,31 +88,43 @@ def predict(
     from stforecast.data.scaling import Limits
     from stforecast.federated.runs.run_folder import write_table
     from stforecast.forecasting.forecaster import Forecaster
+    from stforecast.forecasting.groups import read_groups
     from stforecast.forecasting.outlook import make_outlook
-    from stforecast.forecasting.results import tested_paths
+    from stforecast.forecasting.paths import write_paths
 
     limit = None if threshold is None else read_threshold(threshold)
     forecaster = Forecaster.load(run)
     series = forecaster.read(history, events)
-    say_unused(threshold, limit, series.cells)
+    members = None if groups is None else read_groups(groups, series)
+    say_unused(threshold, limit, series.cells, members)
     given = (lower_limit, upper_limit)
     limits = Limits(*(k if g is None else g for k, g in zip(forecaster.limits, given, strict=True)))
-    paths = None if limit is None else tested_paths(run)
+    tested = None if limit is None and members is None else forecaster.tested()
     found = make_outlook(
         forecaster, series, steps,
-        threshold=limit, paths=paths, limits=limits, clock=clock,
+        threshold=limit, tested=tested, groups=members, limits=limits, clock=clock,
     )  # fmt: skip
+    drawn = None
+    if paths is not None:
+        drawn = write_paths(
+            forecaster.sample_paths(series, paths, steps, limits=(limits.lower, limits.upper)),
+            out.with_name(f"{out.stem}-paths.nc"),
+        )
     write_table(found.long(), out, csv_style)
     if plan_file is not None:
-        write_table(found.plan.reset_index(), plan_file, csv_style)
+        write_table(found.plan_table(), plan_file, csv_style)
     if as_json:
-        say_json({"path": str(out), **_about(found)})
+        paths_of = {"paths": str(drawn)} if drawn else {}
+        say_json({"path": str(out), **_about(found), **paths_of})
         return
     click.echo(forecast_sentence(out, found.forecast, found.interval))
     if limit is not None:
         click.echo(beyond(found))
     if plan_file is not None:
         click.echo(f"{plan_file}: busy hour and {found.side.extreme} forecast of each cell")
+    say_groups(found)
+    if drawn is not None:
+        click.echo(f"{drawn}: {counted(paths or 0, 'joint path')} of all cells and steps")
 
 
 def _about(found: Outlook) -> dict[str, object]:
@@ -119,13 +139,30 @@ def _about(found: Outlook) -> dict[str, object]:
         "first": table.index[0].isoformat(),
         "last": table.index[-1].isoformat(),
         "coverage": interval and interval.lower.attrs["coverage"],
-        "plan": found.plan.reset_index().to_dict("records"),
+        "plan": found.plan_table().to_dict("records"),
+        **({"coverage_of_groups": found.sums.coverage} if found.sums else {}),
     }
 
 
-def say_unused(file: str | None, limit: Threshold | None, cells: np.ndarray) -> None:
+def say_groups(found: Outlook) -> None:
+    """Say which sums the tables have, and how many tested ones lay within their bounds."""
+    if (sums := found.sums) is None or sums.groups is None:
+        return
+    levels, shares = sums.groups.levels, sums.coverage
+    said = [
+        f"{levels.count(level)} {level}"
+        + (f" ({shares[level]:.0%} of tested sums within their bounds)" if level in shares else "")
+        for level in dict.fromkeys(levels)
+    ]
+    click.echo(f"groups: {', '.join(said)}")
+
+
+def say_unused(
+    file: str | None, limit: Threshold | None, cells: np.ndarray, groups: Groups | None
+) -> None:
     """Write to standard error which thresholds of a file are of cells that are not forecast."""
-    if isinstance(limit, Mapping) and (others := limit.keys() - set(map(str, cells))):
+    known = {*map(str, cells), *(groups.labels if groups else ())}
+    if isinstance(limit, Mapping) and (others := limit.keys() - known):
         unused = plain(some(sorted(map(str, others))))
         click.echo(f"{file}: thresholds of cells that are not forecast: {unused}", err=True)
 

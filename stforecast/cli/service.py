@@ -112,6 +112,7 @@ def serve_command(
     history: Path | None = None,
     host: str = "127.0.0.1",
     port: int = 8000,
+    groups: str | None = None,
     token_file: Path | None = None,
 ) -> None:
     """Serve the forecasts of a run over HTTP, as JSON and CSV.
@@ -124,6 +125,8 @@ def serve_command(
             run's data.
         host: address to listen at; another than the loopback needs a token.
         port: port to listen at.
+        groups: sums to serve, too, at /forecast?level=site: a CSV with a column cell and one for
+            each level, such as cell,site,sector, or columns of the cube, such as site,sector.
         token_file: file with a token of 16 characters or more, which clients send as
             Authorization: Bearer TOKEN.
     """
@@ -137,7 +140,7 @@ def serve_command(
     token = "" if token_file is None else token_file.read_text().strip()
     if token_file is not None and not token:
         raise InputError(f"{token_file}: is empty, expected a token; openssl rand -hex 16 > FILE")
-    serve(run, history, host, port, token)
+    serve(run, history, host, port, token, groups)
 
 
 @command()

@@ -43,6 +43,8 @@ from stforecast.forecasting.history import (
 )
 from stforecast.forecasting.leaks import Leak, model_leaks
 from stforecast.forecasting.model import FittedModel, as_html, one_line
+from stforecast.forecasting.planning import ANY
+from stforecast.forecasting.results import tested_forecasts
 from stforecast.forecasting.rolling import roll
 from stforecast.forecasting.sweep import tuned
 from stforecast.forecasting.tables import Interval, tidy
@@ -102,6 +104,7 @@ class Forecaster:
         self.sent_: list[Sent] = []
         self._model: FittedModel | None = None
         self._evaluations: dict[str, Evaluation] = {}
+        self._folder: Path | None = None
 
     @classmethod
     def recorded(cls, settings: Mapping[str, Any]) -> Forecaster:
@@ -351,6 +354,80 @@ class Forecaster:
         found, interval = model.outlook(series, steps, limits and Limits(*limits))
         warn_of_set_back(series, len(found))
         return found, interval
+
+    def sample_paths(
+        self,
+        history: Data | Series | None = None,
+        n: int = 100,
+        steps: int | None = None,
+        *,
+        limits: tuple[float, float] | None = None,
+        events: AnyPath | None = None,
+    ) -> xr.DataArray:
+        """Draw joint futures `(path, cell, time)`, from which sums, maxima and spans are read.
+
+        Their margins are the bounds; errors go together as in the tested forecasts, see
+        `stforecast.forecasting.paths`.
+
+        Args:
+            history: as for `predict`.
+            n: number of paths.
+            steps: as for `predict`, at most the model's horizon.
+            limits: as for `predict`.
+            events: as for `predict`.
+
+        Raises:
+            InputError: as `predict`; without bounds or tested forecasts, or too few of them.
+        """
+        from stforecast.forecasting.paths import sample_paths
+
+        found, interval = self.outlook(history, steps, limits=ANY, events=events)
+        tested = self.tested()
+        if interval is None or tested is None:
+            raise InputError(
+                "paths need bounds and tested forecasts; fit with intervals, and load the folder "
+                "of a run rather than of a saved model"
+            )
+        return sample_paths(found, interval, tested, n, limits or self.limits)
+
+    def predict_groups(
+        self,
+        groups: str,
+        history: Data | Series | None = None,
+        steps: int | None = None,
+        *,
+        events: AnyPath | None = None,
+    ) -> tuple[pd.DataFrame, Interval | None]:
+        """Forecast sums over groups of cells, such as sites and a city, with bounds.
+
+        Args:
+            groups: table of members or columns of the cube, see
+                `stforecast.forecasting.groups.read_groups`.
+            history: as for `predict`.
+            steps: as for `predict`.
+            events: as for `predict`.
+
+        Returns:
+            Forecasts (time × group), the sums of the cells' in seven digits, and bounds; None
+            without those of cells, or tested forecasts.
+
+        Raises:
+            InputError: as `predict`; if the groups cannot be read.
+        """
+        from stforecast.forecasting.groups import read_groups
+        from stforecast.forecasting.outlook import make_outlook
+
+        series = self.read(history, events)
+        members = read_groups(groups, series)
+        found = make_outlook(self, series, steps, tested=self.tested(), groups=members).sums
+        assert found is not None
+        return found.forecast, found.interval
+
+    def tested(self) -> xr.Dataset | None:
+        """Return `test_forecasts` of the fit or of the run it was loaded from, if there are any."""
+        if self._evaluations:
+            return self.test_forecasts()
+        return None if self._folder is None else tested_forecasts(self._folder)
 
     def read(self, history: Data | Series | None, events: AnyPath | None = None) -> Series:
         """Read the series of the fitted cells from a history, to forecast from it repeatedly.
@@ -672,7 +749,9 @@ class Forecaster:
         Raises:
             InputError: naming the file that is missing, damaged or of another version.
         """
-        return cls._holding(FittedModel.load(Path(folder), device))
+        self = cls._holding(FittedModel.load(Path(folder), device))
+        self._folder = Path(folder)
+        return self
 
     @classmethod
     def _holding(cls, model: FittedModel) -> Forecaster:

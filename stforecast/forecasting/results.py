@@ -26,7 +26,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import xarray as xr
 
@@ -207,15 +206,10 @@ def is_model(folder: Path) -> bool:
     return (folder / MODEL).is_file()
 
 
-def tested_paths(folder: Path) -> np.ndarray | None:
-    """Return `error_paths` of a run's tested forecasts; None for a model without any."""
-    from stforecast.forecasting.planning import error_paths  # SciPy takes a while to import.
-
+def tested_forecasts(folder: Path) -> xr.Dataset | None:
+    """Open a run's tested forecasts; None for a model without any."""
     path = folder / FORECASTS
-    if not path.is_file():
-        return None
-    with _open(path) as ds:
-        return error_paths(ds)
+    return _open(path) if path.is_file() else None
 
 
 def data_of(about: Mapping[str, Any]) -> Path:

@@ -21,20 +21,23 @@ class Interval(NamedTuple):
     upper: pd.DataFrame
 
 
-def long_table(forecast: pd.DataFrame, interval: Interval | None) -> pd.DataFrame:
-    """Return forecasts, and bounds if any, in seven digits, one row for each cell and time."""
+def long_table(
+    forecast: pd.DataFrame, interval: Interval | None, digits: int = DIGITS
+) -> pd.DataFrame:
+    """Return forecasts in some digits, and bounds in seven, one row for each cell and time."""
     bounds = {} if interval is None else interval._asdict()
     tables = {forecast.attrs["service"]: forecast, **bounds}
     steps, cells = np.arange(len(forecast)), forecast.columns
     long = {"time": forecast.index[np.tile(steps, len(cells))], "cell": cells.repeat(len(steps))}
     # Rounding keeps bounds around a forecast.
     rounded = {n: [in_digits(v) for v in t.to_numpy().T.flat] for n, t in tables.items()}
+    rounded[forecast.attrs["service"]] = [in_digits(v, digits) for v in forecast.to_numpy().T.flat]
     return pd.DataFrame({**long, **rounded})
 
 
-def in_digits(value: float) -> float:
+def in_digits(value: float, digits: int = DIGITS) -> float:
     """Round a number to as many digits as are written."""
-    return float(f"{value:.{DIGITS}g}")
+    return float(f"{value:.{digits}g}")
 
 
 def as_predicted(forecasts: xr.Dataset) -> xr.Dataset:

@@ -226,7 +226,7 @@ def _calibrate(
             inner = ((bounds[1] - bounds[0]) / (2 * of_known)).mean(axis=1, keepdims=True)
             new = side_scores(coming.bands.bounds[coverage], coming.y, coming.mask)
             sides = [
-                _tracked_side(*side, (of_known, sizes), inner, (1 + coverage) / 2)
+                tracked_side(*side, (of_known, sizes), inner, (1 + coverage) / 2)
                 for side in zip(past, new, strict=True)
             ]
             radius, most = (np.stack(part, -1) for part in zip(*sides, strict=True))
@@ -237,7 +237,7 @@ def _calibrate(
     return widened(coming.bands, radii), after
 
 
-def _tracked_side(
+def tracked_side(
     known: np.ndarray,
     coming: np.ndarray,
     scales: tuple[np.ndarray, np.ndarray],

@@ -71,7 +71,8 @@ def outlook_section(
     begin, end = (f"{forecast.index[i]:%A %d %B %Y %H:%M}" for i in (0, -1))
     cells = counted(forecast.shape[1], "cell")
     when = f"Forecasts of {series.service} of {cells}, {begin} to {end}, {clock}."
-    tables = [*filter(None, (_passing(plan, side, series), _plan(plan, side)))]
+    of_groups = None if found.sums is None else _groups(found.sums)
+    tables = [*filter(None, (of_groups, _passing(plan, side, series), _plan(plan, side)))]
     claims = (when, *endless(found), *_said(found, length))
     return Section(f"The coming {length}", claims, tables, charts, places.note)
 
@@ -162,6 +163,37 @@ def _passing(plan: pd.DataFrame, side: Side, series: Series) -> Table | None:
             "likeliest at: begin of the step with the highest probability."
         )
     return Table(caption, rows, notes, opens="cell")
+
+
+def _groups(found: Outlook) -> Table:
+    """Return the plan of groups, level by level, at most `MOST_ROWS` of them."""
+    plan, side, groups = found.plan, found.side, found.groups
+    assert groups is not None
+    rows, name = [], chance_column(plan)
+    for (label, row), size in zip(plan.iterrows(), groups.sizes, strict=True):
+        at = row[f"{side.worst}_time"]
+        one = {
+            "group": str(label),
+            "cells": str(size),
+            f"{side.worst} at": _time(at),
+            side.worst: number(row[side.worst]),
+        }
+        if found.interval is not None and not pd.isna(at):
+            lower, upper = (number(bound[label][at]) for bound in found.interval)
+            one["bounds then"] = f"{lower} to {upper}"
+        if "threshold" in plan:
+            one |= {"threshold": number(row["threshold"]), "headroom": number(row["headroom"])}
+        if name is not None:
+            one["probability"] = share(row[name])
+        rows.append(one)
+    notes = rest(MOST_ROWS, len(rows), "the table of the plan")
+    if found.coverage:
+        held = ", ".join(f"{level} {share(of)}" for level, of in found.coverage.items())
+        notes.append(
+            "Forecasts of groups are the sums of their cells'; bounds follow from the errors of "
+            f"these sums in the tested forecasts, of which they held: {held}."
+        )
+    return Table("Groups", rows[:MOST_ROWS], notes)
 
 
 def _plan(plan: pd.DataFrame, side: Side) -> Table:

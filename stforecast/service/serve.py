@@ -35,6 +35,7 @@ from stforecast.federated.runs.model_files import IN_SERVICE
 from stforecast.federated.runs.run_folder import inert, read_about
 from stforecast.flower.telemetry import family
 from stforecast.forecasting.forecaster import Forecaster
+from stforecast.forecasting.groups import CELL, Groups, read_groups
 from stforecast.forecasting.outlook import make_outlook
 from stforecast.forecasting.results import data_of, is_model
 from stforecast.forecasting.tables import in_digits
@@ -100,12 +101,13 @@ class Texts:
 
 @dataclass(eq=False)
 class Loaded:
-    """A model with its history, and the forecasts made so far, by steps and bounds."""
+    """A model with its history, and the forecasts made so far, by steps, bounds and level."""
 
     forecaster: Forecaster
     series: Series
     stamp: tuple[Any, ...]
-    made: dict[tuple[int, bool], Texts] = field(default_factory=dict)
+    groups: Groups | None = None
+    made: dict[tuple[int, bool, str], Texts] = field(default_factory=dict)
 
     @property
     def ended(self) -> pd.Timestamp:
@@ -114,14 +116,24 @@ class Loaded:
         end = series.zoned(series.times[-1:] + series.calendar.step)[0]
         return end.tz_localize("UTC") if end.tz is None else end.tz_convert("UTC")
 
-    def texts(self, steps: int, bounds: bool) -> Texts:
-        """Return a forecast, computed at its first use."""
-        if (steps, bounds) not in self.made:
-            self.made[steps, bounds] = self._texts(steps, bounds)
-        return self.made[steps, bounds]
+    @property
+    def levels(self) -> list[str]:
+        """Levels that can be asked for."""
+        return list(dict.fromkeys((CELL, *(self.groups.levels if self.groups else ()))))
 
-    def _texts(self, steps: int, bounds: bool) -> Texts:
-        found = make_outlook(self.forecaster, self.series, steps)
+    def texts(self, steps: int, bounds: bool, level: str) -> Texts:
+        """Return a forecast, computed at its first use."""
+        if (steps, bounds, level) not in self.made:
+            self.made[steps, bounds, level] = self._texts(steps, bounds, level)
+        return self.made[steps, bounds, level]
+
+    def _texts(self, steps: int, bounds: bool, level: str) -> Texts:
+        if level not in self.levels:
+            raise choose("level", level, self.levels)
+        groups, tested = (None, None) if level == CELL else (self.groups, self.forecaster.tested())
+        found = make_outlook(self.forecaster, self.series, steps, tested=tested, groups=groups)
+        if groups is not None:
+            found = found.of_level(level)
         tables = {"forecast": found.forecast}
         if bounds and found.interval is not None:
             tables |= found.interval._asdict()
@@ -160,13 +172,14 @@ class ForecastService:
         run: folder of a run or of `Forecaster.save`.
         history: cube or table to forecast from; by default that of the run's last update, or else
             the run's own data.
+        groups: sums to serve, too, see `read_groups`.
 
     Raises:
         InputError: if they cannot be read.
     """
 
-    def __init__(self, run: Path, history: Path | None = None) -> None:
-        self.run, self.given, self.problem = run, history, ""
+    def __init__(self, run: Path, history: Path | None = None, groups: str | None = None) -> None:
+        self.run, self.given, self.groups, self.problem = run, history, groups, ""
         self.requests: Counter[tuple[str, int]] = Counter()
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.loads, self._lock = 0, threading.Lock()
@@ -186,11 +199,11 @@ class ForecastService:
                 self.problem = str(e)
             return self._loaded
 
-    def texts(self, steps: int | None, bounds: bool, cells: list[str]) -> Texts:
-        """Return a forecast that has some cells.
+    def texts(self, steps: int | None, bounds: bool, cells: list[str], level: str = CELL) -> Texts:
+        """Return a forecast that has some cells, or groups of a level.
 
         Raises:
-            InputError: for an unknown cell, or a number of steps that is out of range.
+            InputError: for an unknown cell or level, or a number of steps that is out of range.
         """
         loaded = self.current()
         horizon = loaded.forecaster.config.window.horizon
@@ -198,7 +211,7 @@ class ForecastService:
         if not 1 <= steps <= most:
             raise InputError(f"steps is {steps}; this service forecasts 1 to {most}")
         with self._lock:
-            found = loaded.texts(steps, bounds)
+            found = loaded.texts(steps, bounds, level)
         for cell in cells:
             if cell not in found.cells:
                 few = len(found.cells) < 30
@@ -241,7 +254,8 @@ class ForecastService:
         series = forecaster.read(stamp[0])
         forecaster.predict(series)
         self.loads += 1
-        return Loaded(forecaster, series, stamp)
+        groups = None if self.groups is None else read_groups(self.groups, series)
+        return Loaded(forecaster, series, stamp, groups)
 
     def metrics(self) -> str:
         """Return metrics in Prometheus's text format, with those of `stforecast monitor`."""
@@ -409,11 +423,12 @@ def _add_paths(app: FastAPI, service: ForecastService) -> None:
         ] = None,
         bounds: Annotated[bool, Query(description="Whether to add bounds.")] = True,
         format: Annotated[Literal["json", "csv"], Query(description="Format.")] = "json",
+        level: Annotated[str, Query(description="Level of groups, in place of cells.")] = CELL,
     ) -> Response:
         for name in request.query_params:
-            if name not in (known := ("cell", "steps", "bounds", "format")):
+            if name not in (known := ("cell", "steps", "bounds", "format", "level")):
                 raise choose("parameter", name, known)
-        texts = service.texts(steps, bounds, cell)
+        texts = service.texts(steps, bounds, cell, level)
         body = getattr(texts, format)(dict.fromkeys(cell)) if cell else texts.whole[format]
         return Response(body, media_type=MEDIA[format])
 
@@ -480,13 +495,15 @@ def check_port(host: str, port: int) -> None:
         raise InputError(f"{host}:{port}: {reason}; ", Words("choose another {port}")) from e
 
 
-def serve(run: Path, history: Path | None, host: str, port: int, token: str) -> None:
+def serve(
+    run: Path, history: Path | None, host: str, port: int, token: str, groups: str | None = None
+) -> None:
     """Serve a run until Ctrl-C or SIGTERM."""
     from stforecast.service.port import make_server
 
     check_address(host, token)
     check_port(host, port)
-    app = make_app(ForecastService(run, history), token)
+    app = make_app(ForecastService(run, history, groups), token)
     where = f"[{host}]" if ":" in host else host
     log.info("http://%s:%d/openapi.json describes what is served; Ctrl-C ends it", where, port)
     with contextlib.suppress(KeyboardInterrupt):

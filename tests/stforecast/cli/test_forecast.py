@@ -293,3 +293,31 @@ def test_the_horizon_of_predict_is_its_steps(stforecast, tmp_path):
     code, _, err = stforecast("predict", tmp_path, "--horizon", 3, "--history", "h.nc")
     assert code == 2
     assert "'--steps'" in err
+
+
+def test_groups_are_in_both_tables_and_paths_in_a_file(stforecast, town, tmp_path):
+    """From the model of the run, `predict` writes the same sums."""
+    with open_cube(town) as ds:
+        cells = ds["cell"].to_numpy()
+    members = tmp_path / "members.csv"
+    members.write_text(
+        "cell,site\n" + "".join(f"{c},{'x' if i else 'y'}\n" for i, c in enumerate(cells))
+    )
+    asked = ["--groups", members, "--paths", "20", "--threshold", "50"]
+    args = ["forecast", town, *RIDGE, "--service", "internet", *asked, "--out", tmp_path / "out"]
+    code, text, err = stforecast(*args)
+    assert code == 0, err
+    assert "groups: 2 site" in text
+    table, plan = (pd.read_csv(tmp_path / "out" / f"{name}.csv") for name in ("forecast", "plan"))
+    of_levels = table.groupby(["level", "time"])["internet"].sum().unstack("level")
+    np.testing.assert_allclose(of_levels["cell"], of_levels["all"], rtol=1e-12)
+    assert plan.loc[plan["cell"] == "x", "threshold"].item() == 50 * (len(cells) - 1)
+    with xr.open_dataset(tmp_path / "out" / "paths.nc", engine="h5netcdf") as paths:
+        assert paths["internet"].sizes == {"path": 20, "cell": len(cells), "time": 3}
+    again = ["predict", tmp_path / "out" / "run", "--history", town, *asked]
+    code, text, err = stforecast(*again, "--out", tmp_path / "day.csv", "--json")
+    assert code == 0, err
+    assert json.loads(text)["paths"] == str(tmp_path / "day-paths.nc")
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "day.csv"), table)
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert page.index("Groups") < page.index(">Plan<")

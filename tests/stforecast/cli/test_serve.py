@@ -81,9 +81,27 @@ def test_some_cells_steps_and_no_bounds(client):
     assert len(found["cells"][cell]["forecast"]) == len(found["times"]) == 5
 
 
+def test_groups_are_asked_for_by_level_and_are_sums(run, tmp_path):
+    own = pd.Series(Forecaster.load(run).cells, name="cell").to_frame()
+    own.assign(site=["y"] + ["x"] * (len(own) - 1)).to_csv(tmp_path / "m.csv", index=False)
+    service = ForecastService(run, groups=str(tmp_path / "m.csv"))
+    client = TestClient(make_app(service), base_url="http://localhost")
+    cells = client.get("/forecast").json()["cells"]
+    sites = client.get("/forecast?level=site").json()["cells"]
+    assert list(sites) == ["x", "y"]
+    total = sum(np.array(of["forecast"]) for of in cells.values())
+    np.testing.assert_allclose(sum(np.array(of["forecast"]) for of in sites.values()), total, 1e-6)
+    assert (np.array(sites["x"]["lower"]) < sites["x"]["upper"]).all()
+    assert client.get("/forecast?level=site&cell=y").json()["cells"] == {"y": sites["y"]}
+    refused = client.get("/forecast?level=town")
+    assert refused.status_code == 400
+    assert "all, cell, site" in refused.text
+
+
 @pytest.mark.parametrize(
     ("query", "status", "message"),
     [
+        ("level=site", 400, "unknown level 'site'"),
         ("cell=nowhere", 404, "unknown cell 'nowhere'"),
         ("steps=0", 400, "steps is 0; this service forecasts 1 to 30"),
         ("steps=x", 422, "steps is 'x'"),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stforecast.intervals.calibration import _tracked_side
+from stforecast.intervals.calibration import tracked_side
 from stforecast.intervals.radii import (
     RATES,
     SMALLEST,
@@ -189,5 +189,5 @@ def test_bounds_hold_what_they_promise_also_after_one_window(n):
     known, coming = np.random.default_rng(1).normal(size=(2, 2000, 40, 24))
     known, coming = known[:, :n], coming[:, :1]
     scales = np.ones(known.shape), np.ones(coming.shape)
-    radius, most = _tracked_side(known, coming, scales, np.zeros((2000, 1, 24)), 0.95)
+    radius, most = tracked_side(known, coming, scales, np.zeros((2000, 1, 24)), 0.95)
     assert (coming <= np.minimum(radius, most)[:, :1]).mean() == pytest.approx(0.96, abs=0.02)

@@ -28,8 +28,8 @@ def town_ahead():
     settings = {"split": "days:8,3,3", "horizon": 6, "intervals": "normalised"}
     forecaster = Forecaster("seasonal_day", **settings).fit(table)
     series = forecaster.read(table)
-    paths = np.random.default_rng(0).normal(size=(1000, 6))
-    return series, make_outlook(forecaster, series, threshold=30.0, paths=paths)
+    tested = forecaster.test_forecasts()
+    return series, make_outlook(forecaster, series, threshold=30.0, tested=tested)
 
 
 @pytest.fixture
