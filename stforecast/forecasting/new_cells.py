@@ -1,10 +1,10 @@
 """What a new cell's readings would have been in the week before its first one.
 
 Windows of a cell that has just gone on air would read little. So each is forecast twice, once with
-its first week filled, and the forecasts are averaged. The fill is the mean week of all cells, which
-clients sent with their other sums, on the line through the cell's own readings, and their mean
-distance to that line at each hour of the day: a day of readings tells most of the cell's own day,
-others tell how weekends differ. It is read by windows alone, and is never a target.
+the week before the first reading filled, and the forecasts are averaged. The fill is the mean week
+of all cells, which clients sent with their other sums, on the line through the cell's own readings,
+and their mean distance to that line at each hour of the day: a day of readings tells most of the
+cell's own day, others tell how weekends differ. It is read by windows alone, and is never a target.
 """
 
 from __future__ import annotations
@@ -21,8 +21,14 @@ SLOPE_PRIOR = 0.5
 HOUR_PRIOR = 1.0
 """Days without a distance to the line that the distance at an hour is drawn to."""
 
-FILLED = 2 / 3
-"""Weight of the forecast from filled windows."""
+
+def filled_weight(horizon: int, step: pd.Timedelta) -> float:
+    """Return the weight of the forecast from filled windows: it grows from a third up to a day.
+
+    >>> [round(filled_weight(horizon, pd.Timedelta("1h")), 2) for horizon in (1, 12, 24, 48)]
+    [0.35, 0.5, 0.67, 0.67]
+    """
+    return (1 + min(1.0, horizon * step / DAY)) / 3
 
 
 def expected_week(z: np.ndarray, calendar: Calendar, week: np.ndarray) -> np.ndarray:

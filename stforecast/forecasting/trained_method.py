@@ -38,7 +38,7 @@ from stforecast.federated.runs.model_files import AGAIN, check_shapes, from_arra
 from stforecast.federated.runs.unfinished_run import Checkpointer
 from stforecast.forecasting.config import Config
 from stforecast.forecasting.mixed_forecasts import Mixture
-from stforecast.forecasting.new_cells import FILLED, fill_before
+from stforecast.forecasting.new_cells import fill_before, filled_weight
 from stforecast.forecasting.task import ForecastTask, client_data
 from stforecast.methods import METHODS
 from stforecast.methods.mixing import EXPECTED, EXPERTS, MixesForecasts
@@ -165,7 +165,8 @@ class TrainedMethod:
             if len(some := np.flatnonzero(until > min(starts, default=0))):
                 of_some = calendar.of_cells(some)
                 young = self._mixed(filled[:, some], starts, of_some, ids[some], series[:, some])
-                share = FILLED * (starts < until[some, None])
+                weight = filled_weight(self.config.window.horizon, calendar.step)
+                share = weight * (starts < until[some, None])
                 outputs[some] += share[..., None] * (young - outputs[some])
         ordered = np.sort(outputs.reshape(*outputs.shape[:2], -1, self.config.loss.n_outputs))
         ordered = off_wall_clock(ordered, starts, calendar)

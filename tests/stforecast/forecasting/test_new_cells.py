@@ -8,7 +8,7 @@ import torch
 from stforecast import Forecaster
 from stforecast.data.clock import Calendar
 from stforecast.forecasting import trained_method
-from stforecast.forecasting.new_cells import FILLED, expected_week, fill_before
+from stforecast.forecasting.new_cells import expected_week, fill_before, filled_weight
 from stforecast.methods.mixing import EXPECTED, WEEK
 
 CALENDAR = Calendar(pd.Timestamp("2013-11-06"), pd.Timedelta("1h"))
@@ -89,12 +89,13 @@ def test_a_young_cell_is_forecast_from_what_it_had_and_from_its_filled_week(
 ):
     history = weekly[[1, 5]][648 + 24 : 648 + 72]
     forecasts = {}
-    for weight in (0.0, 1.0, FILLED):
-        monkeypatch.setattr(trained_method, "FILLED", weight)
+    weights = 0.0, 1.0, filled_weight(6, pd.Timedelta("1h"))
+    for weight in weights:
+        monkeypatch.setattr(trained_method, "filled_weight", lambda *_, weight=weight: weight)
         forecasts[weight] = fitted.adapt(history, 2).predict(history)
     plain, filled, both = forecasts.values()
     assert (plain[5] - filled[5]).abs().min() > 0
-    np.testing.assert_allclose(both[5], (1 - FILLED) * plain[5] + FILLED * filled[5], rtol=1e-4)
+    np.testing.assert_allclose(both[5], plain[5] + weight * (filled[5] - plain[5]), rtol=1e-4)
     pd.testing.assert_series_equal(plain[1], filled[1])
     loaded = Forecaster.load(fitted.adapt(history, 2).save(tmp_path), device="cpu")
     pd.testing.assert_frame_equal(loaded.predict(history), both)
