@@ -48,7 +48,9 @@ from stforecast.federated.methods.two_models import PERSONAL
 from stforecast.forecasting.config import Config
 from stforecast.forecasting.fit import Predictor, fit_baseline
 from stforecast.forecasting.model import FittedModel
+from stforecast.forecasting.new_cells import expected_week
 from stforecast.forecasting.trained_method import TrainedMethod, build_method, client_samples
+from stforecast.methods.mixing import EXPECTED, WEEK
 from stforecast.models import MODELS
 from stforecast.models.mixed import Mixed
 
@@ -96,6 +98,10 @@ def _join(trained: TrainedMethod, data: PreparedSeries, ids: Tensor, rounds: int
         )
     all_ids = torch.where(ids < n_old, ids, NEW)
     clients = _rows(state.clients, started, ids)
+    if WEEK in received:
+        own = expected_week(data.z, data.calendar, received[WEEK][0].numpy())
+        known = state.clients.memory.get(EXPECTED, torch.zeros(n_old, own.shape[1]))
+        clients.memory[EXPECTED] = torch.cat([known, torch.from_numpy(own).to(known)])[ids]
     server = method.server_for(state.server, all_ids)
     return dataclasses.replace(
         trained,

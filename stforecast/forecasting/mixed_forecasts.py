@@ -95,6 +95,7 @@ class Mixture:
         calendar: Calendar,
         profile: WeeklyProfile | None,
         plain: np.ndarray | None = None,
+        observed: np.ndarray | None = None,
     ) -> np.ndarray:
         """Mix a method's outputs, of two experts or one, with other forecasts.
 
@@ -108,6 +109,7 @@ class Mixture:
             profile: the weekly profile, if windows read it.
             plain: all outputs as if there were no holiday or event, if windows read these. The
                 profile and the network, which know none, are moved by the difference.
+            observed: the series as it was, if it was filled: only its readings are targets.
 
         Returns:
             `(cells, windows, horizon * levels)`. What is not an expert moves all levels equally.
@@ -126,7 +128,8 @@ class Mixture:
         changes = [on_wall_clock(np.nan_to_num(of), first, calendar) for of in changes]
         # Targets of the latest windows whose errors are known in part are beyond the series.
         beyond = np.full((horizon, series.shape[1]), np.nan, series.dtype)
-        y, seen = training_targets(np.concatenate([series, beyond]), origins, window, calendar)
+        of_targets = np.concatenate([series if observed is None else observed, beyond])
+        y, seen = training_targets(of_targets, origins, window, calendar)
         own = np.concatenate([known, outputs], axis=1)
         shape = 1 + self.has_experts, horizon, self.n_levels
         experts = torch.from_numpy(own).unflatten(-1, shape)

@@ -39,9 +39,10 @@ from stforecast.federated.runs.model_files import AGAIN, check_shapes, from_arra
 from stforecast.federated.runs.unfinished_run import Checkpointer
 from stforecast.forecasting.config import Config
 from stforecast.forecasting.mixed_forecasts import Mixture
+from stforecast.forecasting.new_cells import fill_before, filled_weight
 from stforecast.forecasting.task import ForecastTask, client_data
 from stforecast.methods import METHODS
-from stforecast.methods.mixing import EXPERTS, MixesForecasts
+from stforecast.methods.mixing import EXPECTED, EXPERTS, MixesForecasts
 from stforecast.models import build_model
 from stforecast.models.mixed import KIND, Mixed, check_shares_no_encoder
 
@@ -160,20 +161,43 @@ class TrainedMethod:
         self, series: np.ndarray, starts: np.ndarray, calendar: Calendar, ids: Tensor
     ) -> np.ndarray:
         """Forecast the quantiles of the clients `ids`, of whose cells alone the series is."""
-        profile = profile_of(series, self.config.window, calendar)
-        outputs, mixture = self._outputs(series, starts, calendar, ids, profile), self.mixture
-        if mixture.usual_weights(calendar.step):
-            known, former = mixture.known_windows(starts, calendar), self.former or self
-            own = former._outputs(series, known, calendar, ids, profile)
-            plain: np.ndarray | None = None
-            if self.config.window.n_special:
-                both = (former, known), (self, starts)
-                of = [m._outputs(series, s, calendar, ids, profile, plain=True) for m, s in both]
-                plain = np.concatenate(of, axis=1)
-            outputs = mixture.mixed(own, outputs, series, starts, calendar, profile, plain)
+        outputs = self._mixed(series, starts, calendar, ids)
+        if (expected := self.snapshot.clients.memory.get(EXPECTED)) is not None:
+            filled, until = fill_before(series, calendar, expected[ids].cpu().numpy())
+            if len(some := np.flatnonzero(until > min(starts, default=0))):
+                of_some = calendar.of_cells(some)
+                young = self._mixed(filled[:, some], starts, of_some, ids[some], series[:, some])
+                weight = filled_weight(self.config.window.horizon, calendar.step)
+                share = weight * (starts < until[some, None])
+                outputs[some] += share[..., None] * (young - outputs[some])
         ordered = np.sort(outputs.reshape(*outputs.shape[:2], -1, self.config.loss.n_outputs))
         ordered = off_wall_clock(ordered, starts, calendar)
         return with_anchors(ordered, series, starts, self.config.window.target, calendar)
+
+    def _mixed(
+        self,
+        series: np.ndarray,
+        starts: np.ndarray,
+        calendar: Calendar,
+        ids: Tensor,
+        observed: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Return the outputs, mixed with other forecasts, `(cells, windows, horizon * n_outputs)`.
+
+        Of a series that was filled, only what was `observed` is a target.
+        """
+        profile = profile_of(series, self.config.window, calendar)
+        outputs, mixture = self._outputs(series, starts, calendar, ids, profile), self.mixture
+        if not mixture.usual_weights(calendar.step):
+            return outputs
+        known, former = mixture.known_windows(starts, calendar), self.former or self
+        own = former._outputs(series, known, calendar, ids, profile)
+        plain: np.ndarray | None = None
+        if self.config.window.n_special:
+            both = (former, known), (self, starts)
+            of = [m._outputs(series, s, calendar, ids, profile, plain=True) for m, s in both]
+            plain = np.concatenate(of, axis=1)
+        return mixture.mixed(own, outputs, series, starts, calendar, profile, plain, observed)
 
     @property
     def mixture(self) -> Mixture:

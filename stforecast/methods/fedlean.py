@@ -94,7 +94,7 @@ from stforecast.federated.kernels.perceptron import EpochKernel, epoch_usable
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.uploads.robust import RULES
 from stforecast.forecasting.task import ForecastTask
-from stforecast.methods.mixing import EXPERTS, MixesForecasts
+from stforecast.methods.mixing import EXPERTS, WEEK, MixesForecasts
 from stforecast.models.linear import MLP
 
 DAY_CYCLES = 4
@@ -146,6 +146,18 @@ class RelativeInputs:
         network[..., newest_place(self.window)] = self._newest[..., 0]
         network[..., self._n_readings + n_cycles(self.window) :] = 0
         return network
+
+    @property
+    def hour(self) -> Tensor:
+        """Hours from Monday midnight to the first targets, `(clients, batch)`.
+
+        They are those from midnight where windows do not read the weekday.
+        """
+        hour = torch.atan2(self._known[..., 0], self._known[..., 1]) * 12 / torch.pi
+        hour = (hour + 24.001).long() % 24  # An angle may be rounded down.
+        if self.window.calendar != "weekdays":
+            return hour
+        return hour + 24 * self._known[..., DAY_CYCLES : DAY_CYCLES + 7].argmax(-1)
 
     @property
     def _n_readings(self) -> int:
@@ -342,7 +354,10 @@ class FedLean(MixesForecasts, FedAvg):
             if name.startswith("head."):
                 clients.params[name] = torch.zeros_like(t[:1]).expand_as(t)
         server = super().init(clients, sizes, seed)
-        return {**server, MAP: torch.zeros(self._shape, device=clients.device)}
+        server[MAP] = torch.zeros(self._shape, device=clients.device)
+        if self._sends_week:
+            server[WEEK] = server[MAP].new_zeros(7 * 24)
+        return server
 
     def fitted_memory(self, n_clients: int, device: torch.device) -> Params:
         """Return corrections of zeros, in half precision for more than `MANY` clients."""
@@ -382,7 +397,26 @@ class FedLean(MixesForecasts, FedAvg):
         """Return the mean products of each client's windows."""
         products, moments = self._products(cohort.data), self._moments(cohort.data, self._base)
         row, column = torch.triu_indices(*products.shape[1:])
-        return {PRODUCTS: products[:, row, column], MOMENTS: moments}
+        week = {WEEK: self._week(cohort.data)} if self._sends_week else {}
+        return {PRODUCTS: products[:, row, column], MOMENTS: moments, **week}
+
+    @property
+    def _sends_week(self) -> bool:
+        """Whether windows tell the hour of their targets, which are no differences."""
+        return self.task.window.calendar != "none" and self.task.window.target == LEVEL
+
+    @torch.no_grad()
+    def _week(self, data: ClientData) -> Tensor:
+        """Return the mean first target at each hour of the week, `(clients, 168)`; 0 if none."""
+        days, parts = 7 if self.task.window.calendar == "weekdays" else 1, []
+        for batch in data.chunks(CHUNK):
+            hour = RelativeInputs(batch["x"], self.task.window).hour
+            y, seen = batch["y"][..., 0], batch["mask"][..., 0]
+            values = torch.stack([torch.where(seen, y, 0.0), seen.to(y)])
+            sums = y.new_zeros(2, len(y), 24 * days)
+            parts.append(sums.scatter_add_(2, hour.expand_as(values), values))
+        total, count = torch.stack(parts).sum(0)
+        return (total / count.clamp(min=1)).repeat(1, 7 // days)
 
     @torch.no_grad()
     def _known(self, cohort: Cohort, common: Tensor) -> Tensor:
@@ -462,9 +496,9 @@ class FedLean(MixesForecasts, FedAvg):
         """Solve for the map after the first round; average the networks after all others."""
         if of.round > 0:
             return {**server, **super().aggregate(server, of, uploads)}
-        products, moments = (weighted_mean(uploads[n], of.sizes) for n in (PRODUCTS, MOMENTS))
-        solved = self._solved(symmetric(products, len(moments)), moments)
-        return {**server, MAP: solved}
+        means = {name: weighted_mean(t, of.sizes) for name, t in uploads.items()}
+        products, moments = means.pop(PRODUCTS), means.pop(MOMENTS)
+        return {**server, **means, MAP: self._solved(symmetric(products, len(moments)), moments)}
 
     def _solved(self, products: Tensor, moments: Tensor) -> Tensor:
         """Return the maps of the means G and M, side by side."""

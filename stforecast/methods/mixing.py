@@ -6,6 +6,14 @@ EXPERTS = "experts"
 """View of a method with two experts: the forecast of one, then that of the other."""
 
 
+WEEK = "week"
+"""Name of the clients' mean week in what the server sends: z-scores at each hour from Monday on,
+`(168,)`. New cells that are adapted fill the week before their first reading by it."""
+
+EXPECTED = "expected"
+"""Name of what a new cell expects of these hours, in its memory."""
+
+
 class MixesForecasts:
     """Mix-in of methods whose forecasts are mixed with others, for each cell by known errors."""
 

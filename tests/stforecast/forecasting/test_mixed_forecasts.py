@@ -31,7 +31,7 @@ def test_holidays_change_forecasts_of_windows_that_begin_on_one(monkeypatch):
     forecaster = Forecaster("fedlean", **settings).fit(table)
     given = []
 
-    def spy(mixture, known, outputs, series, starts, calendar, profile, plain):
+    def spy(mixture, known, outputs, series, starts, calendar, profile, plain, observed):
         given.append((mixture.known_windows(starts, calendar), known, outputs, plain))
         return outputs
 

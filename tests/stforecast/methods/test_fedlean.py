@@ -26,6 +26,7 @@ from stforecast.methods.fedlean import (
     solve,
     symmetric,
 )
+from stforecast.methods.mixing import WEEK
 from stforecast.models import MODELS
 
 SPLIT = "days:15,3,3"
@@ -394,9 +395,27 @@ def test_a_round_sends_products_once_and_the_network_after(table):
     n, outputs = 1 + 3 + 4 + 10, 2
     up, down = ((forecaster.rounds_[f"bytes_{way}"] / 3 / 4).tolist() for way in ("up", "down"))
     network = 7 * 64 + 64 + 64 * 32 + 32 + 32 * outputs + outputs
-    assert up == [n * (n + 1) / 2 + n * outputs, network, network]
-    assert down == [0, network + n * outputs, network + n * outputs]
+    week = 7 * 24
+    assert up == [n * (n + 1) / 2 + n * outputs + week, network, network]
+    assert down == [0, network + n * outputs + week, network + n * outputs + week]
     assert np.isfinite(forecaster.rounds_["train_loss"]).all()
+
+
+@pytest.mark.parametrize("calendar", ["day", "weekdays"])
+def test_clients_send_their_mean_week_in_the_first_round(table, calendar):
+    forecaster = Forecaster("fedlean", rounds=1, **{**SMALL, "calendar": calendar}).fit(table)
+    data = prepare(as_series(table), forecaster.config.window, SPLIT, "cell")
+    first = pd.Series(data.z[data.split.train].mean(1), table.index[data.split.train])
+    days = first.index.day_of_week if calendar == "weekdays" else 0 * first.index.hour
+    expected = first.groupby(24 * days + first.index.hour).mean().to_numpy()
+    week = snapshot(forecaster).server[WEEK]
+    np.testing.assert_allclose(week, np.tile(expected, 168 // len(expected)), atol=1e-5)
+
+
+@pytest.mark.parametrize("settings", [{"calendar": "none"}, {"target": "day"}])
+def test_no_week_is_sent_where_windows_do_not_tell_it(table, settings):
+    forecaster = Forecaster("fedlean", rounds=1, **{**SMALL, **settings}).fit(table)
+    assert WEEK not in snapshot(forecaster).server
 
 
 def test_the_network_learns_what_the_map_leaves(table):
