@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import statistics
+from collections import defaultdict
 from pathlib import Path
 
 import pandas as pd
@@ -22,17 +24,20 @@ def mixed(results: Results, *data: Path) -> str:
     interval of a ratio is over seeds.
     """
     errors = pd.concat(map(_by_model, ForecastRun.find(data)))
-    means = errors.groupby(["model", "method", "seed"], sort=False)["value"].mean().unstack("seed")
-    for (model, method), of_seeds in means.iterrows():
-        alone = means.loc[(model, ALONE)]
-        logs = [math.log(e / a) for e, a in zip(of_seeds, alone, strict=True) if e == e and a == a]
+    means = errors.groupby(["model", "method", "seed"], sort=False)["value"].mean()
+    of_rows: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
+    for row in means.reset_index().itertuples(index=False):
+        of_rows[row.model, row.method][row.seed] = row.value
+    for (model, method), of_seeds in of_rows.items():
+        alone = of_rows[model, ALONE]
+        logs = [math.log(e / alone[seed]) for seed, e in of_seeds.items() if seed in alone]
         above = per_cent_above(logs) if method != ALONE else None
         results.add(
             {
                 "model": model,
                 "method": method,
                 "seeds": len(logs),
-                "mse": of_seeds.mean(),
+                "mse": statistics.fmean(of_seeds.values()),
                 "above": above.value if above else None,
                 "low": above.low if above else None,
                 "high": above.high if above else None,
