@@ -7,8 +7,6 @@ import statistics
 from collections import defaultdict
 from pathlib import Path
 
-import pandas as pd
-
 from experiments.benchmarks.frame import Results, benchmark, per_cent_above, table
 from stforecast.forecasting.results import ForecastRun
 from stforecast.models.mixed import kinds_of
@@ -23,11 +21,11 @@ def mixed(results: Results, *data: Path) -> str:
     RUNS are those of `stforecast bench mixed`. Errors are means over the clients of a model; the
     interval of a ratio is over seeds.
     """
-    errors = pd.concat(map(_by_model, ForecastRun.find(data)))
-    means = errors.groupby(["model", "method", "seed"], sort=False)["value"].mean()
     of_rows: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
-    for row in means.reset_index().itertuples(index=False):
-        of_rows[row.model, row.method][row.seed] = row.value
+    for run in ForecastRun.find(data):
+        settings = run.about["settings"]
+        for model, error in _by_model(run).items():
+            of_rows[model, settings["method"]][settings["seed"]] = error
     for (model, method), of_seeds in of_rows.items():
         alone = of_rows[model, ALONE]
         logs = [math.log(e / alone[seed]) for seed, e in of_seeds.items() if seed in alone]
@@ -53,20 +51,13 @@ def mixed(results: Results, *data: Path) -> str:
     )  # fmt: skip
 
 
-def _by_model(run: ForecastRun) -> pd.DataFrame:
-    """Return the test errors of a run's clients, with the model of each."""
+def _by_model(run: ForecastRun) -> dict[str, float]:
+    """Return the mean test error of the clients of each model."""
     settings = run.about["settings"]
     kinds, found = kinds_of(settings["models"]), run.metrics()
     found = found[
         (found["metric"] == "mse") & (found["split"] == "test") & (found["horizon"] == "all")
         & (found["selection"] == settings["select"]) & (found["client"] != "all")
     ]  # fmt: skip
-    turns = [kinds[i % len(kinds)] for i in range(len(found))]
-    return pd.DataFrame(
-        {
-            "model": turns,
-            "method": settings["method"],
-            "seed": settings["seed"],
-            "value": found["value"].to_numpy(),
-        }
-    )
+    errors = found["value"].to_numpy()
+    return {kind: float(errors[turn :: len(kinds)].mean()) for turn, kind in enumerate(kinds)}
