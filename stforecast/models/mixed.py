@@ -1,8 +1,8 @@
 """Different models in one federation: a client trains one of several encoders, and a head.
 
-Prototypes, logits and heads do not depend on the encoder, so methods that exchange these alone let
-each client choose its own model (FedProto, FedTGP, LG-FedAvg, FUELS). A method that averages
-encoders is refused.
+Prototypes and heads do not depend on the encoder, so methods that exchange only these let each
+client choose its own model (FedProto, FedTGP, LG-FedAvg, FUELS). A method that averages encoders is
+refused.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def test_new_cells_read_covariates_in_their_own_scale(town):
         ("ridge", {"inputs": "call"}, "internet, sms"),
         ("ridge", {"static": "height"}, "area"),
         ("seasonal_day", {}, "seasonal_day reads no further services"),
-        ("fuels", {"periods": 1}, "dual_gru reads no .* models linear, mlp"),
+        ("fuels", {"periods": 1}, "dual_gru reads no .* models linear, mixed, mlp"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_refused_in_one_line(method, settings, message, town):

@@ -15,7 +15,7 @@ from stforecast.methods import METHODS
 from stforecast.models import MODELS
 
 SPEC = WindowSpec(closeness=4, periods=2, period=6, horizon=2)
-WINDOWED = [name for name in MODELS if name != "graph_wavenet"]
+WINDOWED = [name for name in MODELS if name not in ("graph_wavenet", "mixed")]
 
 
 @pytest.fixture(scope="module")
