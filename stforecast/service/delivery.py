@@ -214,7 +214,7 @@ def doubt_of_values(
     delivery = Delivery(
         given.to_numpy()[begin:end], expected.of(slice(begin - lead - first, None)), lead, hour,
         [str(cell) for cell in given.columns], usual, float(np.nanmin(known.to_numpy())),
-        digit_of(was), LEAST_FACTOR if given.shape[1] >= FEW_CELLS else LEAST_OF_FEW,
+        was, LEAST_FACTOR if given.shape[1] >= FEW_CELLS else LEAST_OF_FEW,
         merged="" if agg in (None, own) else agg,
     )  # fmt: skip
     causes = (_of_one_value, _in_another_unit, _moved, _swapped, _merged)
@@ -240,7 +240,7 @@ class Delivery:
         cells: ids of the cells.
         usual: how far readings usually are from what was expected of them.
         lowest: lowest reading of the history.
-        digit: last digit of the history's readings.
+        history: readings of the history, of any shape; None for none.
         least: factor, or its reciprocal, from which its level is doubtful.
         what: what it is compared with, in words.
         merged: how shorter steps were merged to its own, if the history's were so otherwise.
@@ -253,7 +253,7 @@ class Delivery:
     cells: list[str]
     usual: Usual
     lowest: float
-    digit: float = 0.0
+    history: Values | None = None
     least: float = LEAST_FACTOR
     what: str = "what was expected"
     merged: str = ""
@@ -265,6 +265,11 @@ class Delivery:
         what = f"{self.what} on day {steps.start // (steps.stop - steps.start) + 1} of it"
         expected = self.expected.of(slice(steps.start, until))
         return dataclasses.replace(self, readings=readings, expected=expected, what=what)
+
+    @cached_property
+    def digit(self) -> float:
+        """Last digit of the history's readings; 0 without any."""
+        return 0.0 if self.history is None else digit_of(self.history)
 
     @cached_property
     def own(self) -> Expected:
@@ -298,7 +303,7 @@ def _corrections(given: pd.DataFrame, known: pd.DataFrame, rows: pd.Series) -> D
     before = Expected(pd.DatetimeIndex(known.index), values, width, width, np.isfinite(values))
     least = LEAST_CORRECTED if known.shape[1] > 1 else LEAST_OF_FEW
     return _in_another_unit(Delivery(
-        given.to_numpy(), before, 0, 0, [], Usual(spread=0.0), 0.0, digit_of(values),
+        given.to_numpy(), before, 0, 0, [], Usual(spread=0.0), 0.0, values,
         least, "the records that they replace",
     ))  # fmt: skip
 
