@@ -453,20 +453,23 @@ def _swapped(of: Delivery) -> Doubt | None:
         off = np.where(of.both, np.abs(seen - due) / width, 0.0).sum(axis=0) / known
     # A cell that always was 0 has no width.
     odd = np.flatnonzero((off > 1) & np.isfinite(off))[:MOST_SWAPPED]
-    if len(odd) < 2:
+    fewest = max(2, SWAPPED_ODD * len(odd))
+    if len(odd) < fewest:
         return None
-    from scipy.optimize import linear_sum_assignment  # slow to import
-
     scale = np.where(of.both, width, 0.0).sum(axis=0)[odd] / known[odd]
     seen = np.where(np.isfinite(of.readings), of.readings, own)[:, odd]
     cost = np.stack([_mean(np.abs(seen - own[:, [c]])) for c in odd]) / scale[:, None]
+    if (cost < SWAPPED * cost.diagonal()[:, None]).any(axis=1).sum() < fewest:
+        return None
+    from scipy.optimize import linear_sum_assignment  # slow to import
+
     _, place = linear_sum_assignment(cost)
     at = np.arange(len(odd))
     moved = place != at
     before, after = cost[at, at], cost[at, place]
     fits = moved & (after < SWAPPED * before)
     # On a holiday many cells are odd, and a few are so as others usually are.
-    if fits.sum() < max(2, SWAPPED_ODD * len(odd)) or after[fits].mean() > AS_EXPECTED:
+    if fits.sum() < fewest or after[fits].mean() > AS_EXPECTED:
         return None
     names = [f"{of.cells[odd[j]]} as {of.cells[odd[i]]}" for i, j in enumerate(place) if fits[i]]
     return Doubt("swapped", f"cells are as expected in other places: {some(names)}")
