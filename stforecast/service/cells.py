@@ -88,9 +88,10 @@ def find_states(
     if unbelieved is None:
         unbelieved = np.zeros_like(broken)
     first, least = n - len(rarity), max(round(hours * day / 24), 2)
+    searched = np.flatnonzero(_repeats(readings, least)).tolist() if hours else []
     spells = [
         *_wild(readings, expected, rarity, unbelieved, day, rare),
-        *((cell, *spell) for cell in np.flatnonzero(hours and _repeats(readings, least))
+        *((cell, *spell) for cell in searched
           for spell in repetitions(readings[:, cell], least, day)),
     ]  # fmt: skip
     for cell, begin, end, kind in spells:

@@ -214,7 +214,7 @@ def doubt_of_values(
     delivery = Delivery(
         given.to_numpy()[begin:end], expected.of(slice(begin - lead - first, None)), lead, hour,
         [str(cell) for cell in given.columns], usual, float(np.nanmin(known.to_numpy())),
-        digit_of(was), LEAST_FACTOR if given.shape[1] >= FEW_CELLS else LEAST_OF_FEW,
+        was, LEAST_FACTOR if given.shape[1] >= FEW_CELLS else LEAST_OF_FEW,
         merged="" if agg in (None, own) else agg,
     )  # fmt: skip
     causes = (_of_one_value, _in_another_unit, _moved, _swapped, _merged)
@@ -240,7 +240,7 @@ class Delivery:
         cells: ids of the cells.
         usual: how far readings usually are from what was expected of them.
         lowest: lowest reading of the history.
-        digit: last digit of the history's readings.
+        history: readings of the history, of any shape; None for none.
         least: factor, or its reciprocal, from which its level is doubtful.
         what: what it is compared with, in words.
         merged: how shorter steps were merged to its own, if the history's were so otherwise.
@@ -253,7 +253,7 @@ class Delivery:
     cells: list[str]
     usual: Usual
     lowest: float
-    digit: float = 0.0
+    history: Values | None = None
     least: float = LEAST_FACTOR
     what: str = "what was expected"
     merged: str = ""
@@ -265,6 +265,11 @@ class Delivery:
         what = f"{self.what} on day {steps.start // (steps.stop - steps.start) + 1} of it"
         expected = self.expected.of(slice(steps.start, until))
         return dataclasses.replace(self, readings=readings, expected=expected, what=what)
+
+    @cached_property
+    def digit(self) -> float:
+        """Last digit of the history's readings; 0 without any."""
+        return 0.0 if self.history is None else digit_of(self.history)
 
     @cached_property
     def own(self) -> Expected:
@@ -298,7 +303,7 @@ def _corrections(given: pd.DataFrame, known: pd.DataFrame, rows: pd.Series) -> D
     before = Expected(pd.DatetimeIndex(known.index), values, width, width, np.isfinite(values))
     least = LEAST_CORRECTED if known.shape[1] > 1 else LEAST_OF_FEW
     return _in_another_unit(Delivery(
-        given.to_numpy(), before, 0, 0, [], Usual(spread=0.0), 0.0, digit_of(values),
+        given.to_numpy(), before, 0, 0, [], Usual(spread=0.0), 0.0, values,
         least, "the records that they replace",
     ))  # fmt: skip
 
@@ -448,20 +453,23 @@ def _swapped(of: Delivery) -> Doubt | None:
         off = np.where(of.both, np.abs(seen - due) / width, 0.0).sum(axis=0) / known
     # A cell that always was 0 has no width.
     odd = np.flatnonzero((off > 1) & np.isfinite(off))[:MOST_SWAPPED]
-    if len(odd) < 2:
+    fewest = max(2, SWAPPED_ODD * len(odd))
+    if len(odd) < fewest:
         return None
-    from scipy.optimize import linear_sum_assignment  # slow to import
-
     scale = np.where(of.both, width, 0.0).sum(axis=0)[odd] / known[odd]
     seen = np.where(np.isfinite(of.readings), of.readings, own)[:, odd]
     cost = np.stack([_mean(np.abs(seen - own[:, [c]])) for c in odd]) / scale[:, None]
+    if (cost < SWAPPED * cost.diagonal()[:, None]).any(axis=1).sum() < fewest:
+        return None
+    from scipy.optimize import linear_sum_assignment  # slow to import
+
     _, place = linear_sum_assignment(cost)
     at = np.arange(len(odd))
     moved = place != at
     before, after = cost[at, at], cost[at, place]
     fits = moved & (after < SWAPPED * before)
     # On a holiday many cells are odd, and a few are so as others usually are.
-    if fits.sum() < max(2, SWAPPED_ODD * len(odd)) or after[fits].mean() > AS_EXPECTED:
+    if fits.sum() < fewest or after[fits].mean() > AS_EXPECTED:
         return None
     names = [f"{of.cells[odd[j]]} as {of.cells[odd[i]]}" for i, j in enumerate(place) if fits[i]]
     return Doubt("swapped", f"cells are as expected in other places: {some(names)}")

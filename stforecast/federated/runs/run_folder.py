@@ -28,6 +28,7 @@ from shlex import quote
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
+import numpy as np
 import pandas as pd
 from safetensors import SafetensorError
 
@@ -407,12 +408,12 @@ def write_csv(
 
 
 def _with_texts_of_times(table: pd.DataFrame) -> pd.DataFrame:
-    """Write times as texts, each once: pandas takes long for those with a zone."""
-    texts = {}
+    """Write times with a zone as texts, each once: pandas takes long for them."""
+    table = table.copy(deep=False)
     for name, times in table.select_dtypes("datetimetz").items():
         codes, found = pd.factorize(times)
-        texts[name] = pd.Index(found).astype(str).take(codes)
-    return table.assign(**texts)
+        table[name] = pd.Index(found).astype(str).take(codes, fill_value=np.nan)
+    return table
 
 
 def _texts(table: pd.DataFrame) -> pd.Index:

@@ -61,3 +61,11 @@ def test_a_workbook_on_a_full_disk_is_one_error(tmp_path, monkeypatch):
         run_folder.write_table(pd.DataFrame({"a": np.arange(9999)}), tmp_path / "a.xlsx")
     gc.collect()
     assert not stray
+
+
+@pytest.mark.parametrize("freq", ["h", "D"])
+def test_times_with_a_zone_are_written_as_pandas_writes_them(freq, tmp_path):
+    times = pd.date_range("2024-03-30", periods=30, freq=freq, tz="Europe/Rome").repeat(2)
+    table = pd.DataFrame({"time": times.insert(3, pd.NaT), "load": np.arange(61.0)})
+    write_csv(table, tmp_path / "t.csv")
+    assert (tmp_path / "t.csv").read_text() == table.to_csv(index=False)

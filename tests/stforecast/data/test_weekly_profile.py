@@ -6,7 +6,7 @@ import pytest
 
 from data_prep.base.errors import InputError
 from stforecast.data.clock import Calendar
-from stforecast.data.weekly_profile import WeeklyProfile
+from stforecast.data.weekly_profile import WeeklyProfile, _means_of_last
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import input_windows
 
@@ -93,3 +93,13 @@ def test_short_series_and_uneven_steps_have_no_profile(step, days, profile):
 def test_a_profile_of_uneven_steps_is_refused():
     with pytest.raises(InputError, match="not a whole number of steps of 0 days 07:00:00"):
         WindowSpec(period=1, profile="week").chosen(pd.Timedelta("7h"), 100)
+
+
+def test_means_of_the_last_steps_are_those_of_rolling_windows():
+    rng = np.random.default_rng(4)
+    values = rng.normal(size=(900, 3)) * [1.0, 50.0, 1e-3] + [0.0, 1e3, 0.0]
+    values[rng.random(values.shape) < 0.2] = np.nan
+    values[100:400, 1] = np.nan
+    for span, found in zip((24, 168), _means_of_last(values, [24, 168]), strict=True):
+        expected = pd.DataFrame(values).rolling(span, min_periods=1).mean()
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)

@@ -16,6 +16,7 @@ from stforecast import Forecaster
 from stforecast.data.scaling import Scaler
 from stforecast.federated.engine.rounds import RoundReport
 from stforecast.forecasting.config import read_by
+from stforecast.forecasting.model import FittedModel
 
 METHODS = ["fuels", "fedavg", "solo", "ridge", "boosting", "historical_average", "last_value"]
 
@@ -473,3 +474,31 @@ def test_hours_that_are_never_recorded_are_not_told_of(cube, table, tiny, caplog
     history.iloc[-5:, 1] = np.nan
     forecaster.predict(history)
     assert "such as 22, which lacks the last 5 hours" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("change", "rehearsals"),
+    [
+        (lambda about: None, 0),
+        (lambda about: about["settings"].update(lower_limit=1.0), 1),
+        (lambda about: about["versions"].update(torch="1.0"), 1),
+        (lambda about: [about.pop("versions"), about.pop("checksum")], 1),
+    ],
+)
+def test_a_model_is_rehearsed_unless_it_is_as_these_versions_wrote_it(
+    fitted, tmp_path, monkeypatch, change, rehearsals
+):
+    folder, done = fitted("ridge").save(tmp_path), []
+    edit(folder, change)
+    monkeypatch.setattr(FittedModel, "_rehearse", lambda model: done.append(model))
+    Forecaster.load(folder)
+    assert len(done) == rehearsals
+
+
+def test_training_a_loaded_model_leaves_its_file_as_it_is(saved):
+    folder = saved("fedavg")
+    before = (folder / "state.safetensors").read_bytes()
+    snapshot = Forecaster.load(folder).model_.predictor.snapshot
+    for tensor in snapshot.server.values():
+        tensor.zero_()
+    assert (folder / "state.safetensors").read_bytes() == before

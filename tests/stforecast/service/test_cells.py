@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from stforecast.service.cells import changed_at, find_states, repetitions
+from stforecast.service.cells import _repeats, changed_at, find_states, repetitions
 from stforecast.service.expected import Expected
 
 DAY = 24
@@ -107,3 +107,14 @@ def test_wild_readings_are_taken_as_they_are_after_a_week():
 def test_the_day_of_a_change_of_level_is_found():
     values = np.concatenate([BUSY, 3 * BUSY[: 5 * DAY]])
     assert changed_at(values, DAY) == 28 * DAY
+
+
+def test_cells_without_a_long_repetition_are_not_searched():
+    columns = [
+        BUSY, np.where(np.arange(len(BUSY)) % 50 < 9, 5.0, BUSY), ending(BUSY, 137.0)[20:],
+        ending(BUSY, np.nan)[20:], NIGHTS, np.concatenate([np.full(30, np.nan), BUSY[30:]]),
+        ending(BUSY, [137.0] * 9 + [np.nan] * 3 + [137.0] * 9)[21:],
+    ]  # fmt: skip
+    found = _repeats(np.column_stack(columns), 12)
+    assert found.tolist() == [False, False, True, True, False, True, True]
+    assert not any(list(repetitions(of, 12, DAY)) for of in np.array(columns)[~found])

@@ -10,6 +10,7 @@ from stforecast.service.expected import (
     Tails,
     expect,
     forecast_for,
+    rarity_of,
     usual_error,
     weeks_before,
 )
@@ -103,3 +104,18 @@ def test_usual_errors_of_days():
     total, apart = usual_error(readings, expected)
     assert total == pytest.approx(0.3 / 3.3)
     assert apart == 0.0  # The median cell is as the median.
+
+
+def test_rarity_that_is_not_asked_changes_none_that_is():
+    rng = np.random.default_rng(1)
+    hours = pd.date_range("2024-01-01", periods=24 * 40, freq="h")
+    history = pd.DataFrame(rng.gamma(4.0, 50.0, (960, 2)), hours, ["a", "b"])
+    issued = forecasts(hours[24 * 36 :: 24])
+    of_all = rarity_of(issued, issued, history, history)
+    asked = rarity_of(issued, issued, history, history, hours[24 * 35], least=20.0)
+    n = len(asked.listed)
+    assert n == 24 * 5
+    np.testing.assert_array_equal(asked.listed, of_all.listed[-n:])
+    np.testing.assert_array_equal(asked.surely >= 20, of_all.surely[-n:] >= 20)
+    late = rarity_of(issued, issued, history, history, hours[-1] + pd.Timedelta(days=9))
+    np.testing.assert_array_equal(late.surely, of_all.surely[-24:])

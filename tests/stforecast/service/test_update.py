@@ -4,6 +4,7 @@ import os
 import random
 import resource
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,9 +20,11 @@ from data_prep.base.errors import InputError
 from data_prep.cube import open_cube, write_cube
 from data_prep.sets.table import prepare
 from stforecast.cli.main import main
+from stforecast.federated.runs import model_files
 from stforecast.forecasting import runs
 from stforecast.forecasting.forecaster import Forecaster
-from stforecast.service import folder
+from stforecast.service import cells, folder, judge
+from stforecast.service import expected as measure
 from stforecast.service import update as module
 from stforecast.service.folder import ServiceState, UpdateStanding, last_state, read_state
 from stforecast.service.settings import UpdateOptions
@@ -422,3 +425,53 @@ def test_models_that_believe_other_readings_are_compared_on_those_of_both(update
     alone = {"champion": stricter, "challenger": stricter}
     assert np.isfinite(against.value)
     assert error == compare_models(alone, series, 96, 0.95)[1]
+
+
+def test_a_model_that_stays_takes_no_room_again(updated):
+    run, day = updated
+    before = last_state(run) / "model" / "state.safetensors"
+    number = before.stat().st_ino
+    update(run, day(DAYS + 1))
+    after = last_state(run) / "model" / "state.safetensors"
+    assert after != before
+    assert after.stat().st_ino == number
+
+
+def test_tested_forecasts_of_a_large_file_are_kept_until_it_changes(service, monkeypatch):
+    run, _ = service
+    opened = folder.open_run(run)
+    whole = measure.tested(opened)
+    assert not (run / "service").exists()
+    monkeypatch.setattr(measure, "SMALL", 0)
+    xr.testing.assert_identical(measure.tested(opened), whole)
+    monkeypatch.setattr(measure, "_tested", lambda run: whole * 2)
+    xr.testing.assert_identical(measure.tested(opened), whole)
+    os.utime(run / "forecasts.nc", (0, 0))
+    xr.testing.assert_identical(measure.tested(opened), whole * 2)
+
+
+@pytest.mark.slow
+def test_what_an_update_leaves_out_changes_no_number(service, tmp_path, monkeypatch):
+    """Over mornings of which one is late, one is delivered twice and one is corrected."""
+    run, day = service
+    wide = values().iloc[24 * DAYS : 24 * (DAYS + 1)]
+    corrected = write(wide.assign(b=wide["b"].mean()), tmp_path / "corrected.csv")
+    mornings = [day(DAYS), day(DAYS + 1), day(DAYS + 1), day(DAYS + 3), day(DAYS + 2), corrected]
+    found = []
+    for whole in (False, True):
+        own = shutil.copytree(run, tmp_path / f"whole {whole}")
+        if whole:
+            monkeypatch.setattr(cells, "_repeats", lambda of, least: np.ones(of.shape[1]))
+            monkeypatch.setattr(judge, "rarity_of", lambda *a: measure.rarity_of(*a[:4]))
+            monkeypatch.setattr(model_files, "as_written", lambda about: False)
+        else:
+            monkeypatch.setattr(measure, "SMALL", 0)
+        actions = [update(own, records).action for records in mornings]
+        found.append((actions, read_state(last_state(own)), contents(own)))
+    (actions, state, files), (others, other, of_other) = found
+    assert actions == others
+    assert actions.count(UNCHANGED) == 1
+    xr.testing.assert_identical(state.issued, other.issued)
+    xr.testing.assert_identical(state.history, other.history)
+    for name in ("broken.csv", "forecast.csv", "service.csv", "state.json"):
+        assert files[name] == of_other[name]
