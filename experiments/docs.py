@@ -29,6 +29,7 @@ from experiments.benchmarks.cells import daylight_table, new_tables
 from experiments.benchmarks.deliveries import deliveries_table
 from experiments.benchmarks.disclosure import disclosure_table
 from experiments.benchmarks.live import live_table
+from experiments.benchmarks.mixed import mixed_table
 from experiments.benchmarks.privacy import privacy_table
 from experiments.benchmarks.replay import draw_replay, replay_table
 from experiments.site import forecasts, guides, images, tables
@@ -103,6 +104,7 @@ PARTS: dict[str, Part] = RESULT_TABLES | {
     "disclosure": ("security.md", partial(of_runs, "federation/disclosure.csv", disclosure_table)),
     "privacy": ("security.md", partial(of_runs, "federation/privacy.csv", privacy_table)),
     "attacks": ("security.md", guides.attacks_table),
+    "mixed": ("methods.md", partial(of_runs, "prototypes/mixed.csv", mixed_table)),
     "hostile live": ("security.md", partial(of_runs, "federation/hostile-live.csv", live_table)),
     "kills": ("federation.md", guides.kills_table),
     "nodes": ("performance.md", guides.nodes_table),

@@ -7,7 +7,10 @@ import statistics
 from collections import defaultdict
 from pathlib import Path
 
-from experiments.benchmarks.frame import Results, benchmark, per_cent_above, table
+import pandas as pd
+
+from experiments.benchmarks.frame import Results, benchmark, per_cent_above
+from stforecast.bench.tables import markdown
 from stforecast.forecasting.results import ForecastRun
 from stforecast.models.mixed import kinds_of
 
@@ -41,14 +44,17 @@ def mixed(results: Results, *data: Path) -> str:
                 "high": above.high if above else None,
             }
         )
-    return table(
-        results.rows,
-        {
-            "model": ("model", ""), "method": ("method", ""), "seeds": ("seeds", ".0f"),
-            "mse": ("MSE", ".4f"), "above": ("% above alone", ".1f"), "low": ("from", ".1f"),
-            "high": ("to", ".1f"),
-        },
-    )  # fmt: skip
+    return mixed_table(pd.DataFrame(results.rows))
+
+
+def mixed_table(rows: pd.DataFrame) -> str:
+    """Tabulate by how many per cent errors are above training alone, a column for each model."""
+    table: dict[str, dict[str, str]] = defaultdict(dict)
+    for _, row in rows.iterrows():
+        cell = f"{row['above']:+.1f} [{row['low']:.1f}, {row['high']:.1f}]"
+        alone = f"MSE {row['mse']:.3f}"
+        table[row["method"]][row["model"]] = alone if row["method"] == ALONE else cell
+    return markdown([{"method": f"`{name}`", **cells} for name, cells in table.items()])
 
 
 def _by_model(run: ForecastRun) -> dict[str, float]:

@@ -30,4 +30,4 @@ def test_errors_are_compared_by_the_model_of_the_client(monkeypatch, tmp_path):
     assert of["linear", "fedproto"]["above"] == pytest.approx(100 * (2**0.5 - 1))
     assert of["linear", "fedproto"]["low"] < 100 * (2**0.5 - 1) < of["linear", "fedproto"]["high"]
     assert of["linear", "solo"]["above"] is None
-    assert "% above alone" in text
+    assert "| `fedproto` | -50.0 [" in text
