@@ -173,7 +173,8 @@ def do_jobs(
 
 def _errors_of(run: Run) -> pd.DataFrame:
     """Return the errors of a run with the facts by which it differs from others."""
-    table, facts = run.metrics(), {"label": run.label, **run.facts(), "seed": run.seed}
+    facts: dict[str, str | int] = {"label": run.label, **run.facts(), "seed": run.seed}
+    table = run.metrics()
     return table.assign(**{name: value for name, value in facts.items() if name not in table})
 
 
