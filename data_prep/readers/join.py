@@ -132,11 +132,8 @@ def _of_files(
 
 def named_above(table: Table) -> list[Words]:
     """Return advice if a label above the names of columns may name the cell of each table."""
-    labels = [name for name in table.labels if re.search(PLACE, name)]
-    return [
-        Words("{cell} if a line above the columns names it", cell=f"{HEAD}{name}")
-        for name in labels[:1]
-    ]
+    labels = [f"{HEAD}{name}" for name in table.labels if re.search(PLACE, name)]
+    return [Words("{cell} if a line above the columns names it", cell=c) for c in labels[:1]]
 
 
 def _named_by_file(tables: Sequence[Table], files: Sequence[str], column: str) -> list[Table]:
@@ -162,25 +159,26 @@ def _with_files(tables: Sequence[Table], name: str, options: TableOptions) -> Se
     pattern, label = options.of_files, options.of_labels
     if not (pattern or label) or any(FILE in table for table in tables):
         return tables
-    if label:
-        if lacking := [table for table in tables if label not in table.labels]:
-            has = f"no {label!r} above its names, but {some(lacking[0].labels, 6) or 'nothing'}; "
-            remedy = Words("correct {cell}", cell=options.cell)
-            raise InputError(f"{name}: {lacking[0].name!r} has {has}", remedy)
-        return _named_by_file(tables, [table.labels[label] for table in tables], FILE)
-    found = [re.search(pattern, without_suffix(table.name)) for table in tables]
-    if None in found:
+    found = [table.labels.get(label) if label else _in_name(pattern, table) for table in tables]
+    files = [file for file in found if file is not None]
+    if len(files) < len(tables):
+        lacking = tables[found.index(None)]
+        has = f", but {some(lacking.labels, 6)}" if label and lacking.labels else ""
         raise InputError(
-            f"{name}: {tables[found.index(None)].name!r} has nothing like {pattern!r}; ",
+            f"{name}: {lacking.name!r} has nothing like {label or pattern!r}{has}; ",
             Words("correct {cell}", cell=options.cell),
         )
-    files = [match[match.re.groups and 1] for match in found if match]
     again = [file for file, n in Counter(files).items() if n > 1]
     if again and pattern == WHOLE:
         raise InputError(f"{name}: {again[0]!r} names several tables, expected one; rename a file")
     n_tables, n_cells = counted(len(files), "table"), counted(len(set(files)), "cell")
     log.info(name, f"{n_tables} of {n_cells}: {some(list(dict.fromkeys(files)), 8)}")
     return _named_by_file(tables, files, FILE)
+
+
+def _in_name(pattern: str, table: Table) -> str | None:
+    match = re.search(pattern, without_suffix(table.name))
+    return match[match.re.groups and 1] if match else None
 
 
 def _stacked_by(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import lru_cache, partial
@@ -142,8 +143,16 @@ class Values(Handlers):
         return pl.DataFrame({**columns, "value": values}).unique(maintain_order=True)
 
 
-def read_values(part: Part, values: Values, expected: str) -> Table:
+def read_values(
+    part: Part, values: Values, expected: str, units: Mapping[str, str] | None = None
+) -> Table:
     """Read all files of a part with handlers that collect values.
+
+    Args:
+        part: the part.
+        values: the handlers.
+        expected: what a file holds, for errors.
+        units: units of quantities, also of their classes, such as `flow_1`.
 
     Returns:
         `time`, `cell` and a column for each quantity.
@@ -151,12 +160,40 @@ def read_values(part: Part, values: Values, expected: str) -> Table:
     Raises:
         InputError: if a file cannot be read, or none holds a value.
     """
-    for name, file in contents(part):
-        try:
-            parse(file, values)
-        except ValueError as e:
-            raise InputError(f"{name}: {e}") from e
+    read_all(part, lambda file: parse(file, values))
     if not values.values:
         raise InputError(f"{part.name}: no measured value; give {expected}")
     wide = values.table().pivot("quantity", index=["time", "cell"], values="value")
-    return table_of(part, wide.sort("time", "cell"))
+    of_quantity = units or {}
+    own = {c: of_quantity.get(re.sub(r"_\d$", "", c), "") for c in wide.columns}
+    known = {c: unit for c, unit in own.items() if unit}
+    return table_of(part, wide.sort("time", "cell")).with_(units=known)
+
+
+class Rows(Handlers):
+    """Collects rows of texts by the names of their columns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[dict[str, str]] = []
+
+
+def read_rows(part: Part, rows: Rows, expected: str) -> pl.DataFrame:
+    """Read all files of a part with handlers that collect rows.
+
+    Raises:
+        InputError: if a file cannot be read, or none holds a row.
+    """
+    read_all(part, lambda file: parse(file, rows))
+    if not rows.rows:
+        raise InputError(f"{part.name}: no site, expected {expected}")
+    return pl.from_dicts(rows.rows, infer_schema_length=None)
+
+
+def read_all(part: Part, read: Callable[[IO[bytes]], None]) -> None:
+    """Read all files of a part; errors name the file."""
+    for name, file in contents(part):
+        try:
+            read(file)
+        except ValueError as e:
+            raise InputError(f"{name}: {e}") from e

@@ -58,6 +58,15 @@ def test_what_was_not_measured_is_missing(wrong, read):
     assert table["speed"].to_list() == [None, 50.0]
 
 
+def test_rates_and_speeds_have_units(tmp_path):
+    times = [f"2024-03-01T00:0{minute}:00Z" for minute in range(5)]
+    for i, time in enumerate(times):
+        values = flow(1, 60 * i) + speed(2, 88)
+        (tmp_path / f"{i}.xml").write_text(SITE.format(site="A", time=time, values=values))
+    cube = table.read(tmp_path)
+    assert (cube["flow"].attrs["units"], cube["speed"].attrs["units"]) == ("veh/h", "km/h")
+
+
 def test_a_publication_that_came_twice_counts_once(read):
     text = SITE.format(site="A", time="2024-01-01T00:00:00Z", values=flow(1, 60))
     assert len(read(text, text)) == 1

@@ -190,5 +190,5 @@ def test_a_line_above_the_columns_may_name_the_cell(tmp_path, weeks):
     sums = [sum(i % 9 + at for i in range(96)) for at in (0, 1)]
     assert counts.sum("time").to_numpy().tolist() == sums
     assert read(tmp_path / "count0.csv", cell="head:Site Name")["cell"].item() == "Elm St"
-    with pytest.raises(InputError, match="no 'Site' above its names, but Site Name, Serial"):
+    with pytest.raises(InputError, match="nothing like 'Site', but Site Name, Serial"):
         read(tmp_path, cell="head:Site")

@@ -39,6 +39,8 @@ def test_minutes_of_flanders(tmp_path):
     cube = read(tmp_path / "minutes", sites=str(tmp_path / "config.xml"))
     assert cube["flow_2"].to_numpy()[:, 0].tolist() == [0, 2, 4, 6, 8]
     np.testing.assert_array_equal(cube["flow_2"].to_numpy()[:, 1], [0, 2, 4, np.nan, 8])
+    units = {"flow_1": "veh", "speed_2": "km/h", "occupancy": "%"}
+    assert {name: cube[name].attrs["units"] for name in units} == units
     np.testing.assert_array_equal(cube["speed_1"].to_numpy()[:, 0], [np.nan, 91, 91, 91, 91])
     assert cube["occupancy"].to_numpy()[:, 0].tolist() == [0, 1, 2, 3, 4]
     assert str(cube["time"].to_numpy()[0])[:16] == "2023-05-02T09:00"

@@ -28,6 +28,9 @@ QUANTITIES = {
 }
 """Name of the service by the element that holds a number, which may lie in one of this name."""
 
+UNITS = {"flow": "veh/h", "speed": "km/h", "occupancy": "%", "travel_time": "s", "headway": "s"}
+"""Units of services."""
+
 PUBLICATION = re.compile(
     rb"<(?:[\w.-]+:)?(?:d2LogicalModel|measuredDataPublication|siteMeasurements)[\s>]"
 )
@@ -107,4 +110,4 @@ class Datex2(Format):
             `time`, as the publication gives it; `cell`, the site, with `/index` where a site has
             several; and a column for each of `QUANTITIES` that was measured.
         """
-        return read_values(part, _Publication(), "publications of MeasuredData")
+        return read_values(part, _Publication(), "publications of MeasuredData", UNITS)

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-import polars as pl
-
-from data_prep.base.errors import InputError
-from data_prep.readers.formats import Format, Part, contents, table_of
+from data_prep.readers.formats import Format, Part, table_of
 from data_prep.readers.formats.datex2 import SITE_TABLE
 from data_prep.readers.options import TableOptions
 from data_prep.readers.table import Table
-from data_prep.readers.xml import Handlers, parse
+from data_prep.readers.xml import Rows, read_rows
 
 SITES = ("measurementSiteRecord", "measurementSite")
 """Elements of a site, in versions 2 and 3."""
@@ -35,12 +32,11 @@ FIELDS = {
 """Columns by the elements that hold them; the first of a site or an index counts."""
 
 
-class _Sites(Handlers):
+class _Sites(Rows):
     """Collects a row for each index of a site, or for a site without any."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.rows: list[dict[str, str]] = []
         self.site: dict[str, str] = {}
         self.indices: list[dict[str, str]] = []
         self.within = self.compared = ""
@@ -89,9 +85,4 @@ class Datex2Sites(Format):
         Raises:
             InputError: if it holds no site.
         """
-        sites = _Sites()
-        for _, file in contents(part):
-            parse(file, sites)
-        if not sites.rows:
-            raise InputError(f"{part.name}: no site, expected a table of measurement sites")
-        return table_of(part, pl.from_dicts(sites.rows, infer_schema_length=None))
+        return table_of(part, read_rows(part, _Sites(), "a table of measurement sites"))

@@ -28,12 +28,12 @@ from typing import IO, Any, NamedTuple
 import polars as pl
 
 from data_prep.base.errors import InputError, Words, counted, some
-from data_prep.readers.formats import Format, Part, contents, table_of
+from data_prep.readers.formats import Format, Part, table_of
 from data_prep.readers.names import read_names
 from data_prep.readers.options import TableOptions
 from data_prep.readers.origin import StepLog
 from data_prep.readers.table import Table, as_numbers
-from data_prep.readers.xml import Handlers, parse
+from data_prep.readers.xml import Handlers, parse, read_all
 
 log = StepLog("decode")
 
@@ -460,11 +460,7 @@ def read_measurements(
     if options.names is not None:
         wanted = [*map(read_names(Path(options.names)).code, wanted)]
     found = Measurements(options.object_class, wanted)
-    for name, file in contents(part):
-        try:
-            walk(file, found)
-        except ValueError as e:
-            raise InputError(f"{name}: {e}") from e
+    read_all(part, lambda file: walk(file, found))
     table = found.table(part.name)
     if found.suspect:
         suspect = f"{counted(found.suspect, 'step')} of objects are marked as suspect"

@@ -11,17 +11,17 @@ from collections.abc import Container
 
 import polars as pl
 
-from data_prep.base.errors import InputError
-from data_prep.readers.formats import Format, Part, contents, table_of
+from data_prep.readers.formats import Format, Part, table_of
 from data_prep.readers.options import TableOptions
 from data_prep.readers.table import Table
-from data_prep.readers.xml import Handlers, Values, parse, read_values, time_of
+from data_prep.readers.xml import Rows, Values, read_rows, read_values, time_of
 
 QUANTITIES = {
     "verkeersintensiteit": "flow",
     "voertuigsnelheid_harmonisch": "speed",
     "bezettingsgraad": "occupancy",
 }
+UNITS = {"flow": "veh", "speed": "km/h", "occupancy": "%"}
 HIGHEST = 250
 """Highest speed in km/h that is no code."""
 
@@ -74,15 +74,11 @@ class Miv(Format):
             `time`, `cell` (`unieke_id`), `flow_1` to `flow_5` in vehicles a minute, `speed_1` to
             `speed_5` in km/h, and `occupancy`.
         """
-        return read_values(part, _Counts(), "minutes of miv")
+        return read_values(part, _Counts(), "minutes of miv", UNITS)
 
 
-class _Sites(Handlers):
+class _Sites(Rows):
     """Collects the texts of each site by the names of its elements."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows: list[dict[str, str]] = []
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         """Handle the begin of an element."""
@@ -108,11 +104,6 @@ class MivSites(Format):
     @classmethod
     def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:
         """Read a row for each site: `cell`, `lon`, `lat` and its descriptions."""
-        sites = _Sites()
-        for _, file in contents(part):
-            parse(file, sites)
-        if not sites.rows:
-            raise InputError(f"{part.name}: no site, expected the configuration of miv")
-        table = pl.from_dicts(sites.rows, infer_schema_length=None)
+        table = read_rows(part, _Sites(), "the configuration of miv")
         degrees = [pl.col(c).str.replace(",", ".") for c in COLUMNS.values() if c in table.columns]
         return table_of(part, table.with_columns(degrees))

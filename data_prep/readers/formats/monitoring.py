@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import polars as pl
 
@@ -39,10 +39,10 @@ LINE = re.compile(
 PART = re.compile(r'(?:"(?:\\.|[^"\\])*"|\\.|[^\\,"])+')
 EQUAL = re.compile(r"((?:\\.|[^\\=])+)=(.*)", re.DOTALL)
 ESCAPED = re.compile(r"\\([,= \\])")
+NUMBER = re.compile(r"([-+]?[\d.]+(?:[eE][-+]?\d+)?)[iu]?")
+"""Field that is a number, such as 12i, 7u or 2.5, and no text or truth value."""
 
-Unit = Literal["s", "ms", "us", "ns"]
-
-UNITS: Mapping[Unit, float] = {"s": 1e9, "ms": 1e12, "us": 1e15, "ns": 1e18}
+UNITS = {"s": 1e9, "ms": 1e12, "us": 1e15, "ns": 1e18}
 """Units of a time since 1970, with its order of magnitude in our years."""
 
 Point = tuple[str, dict[str, str], dict[str, str], str | None]
@@ -151,35 +151,21 @@ def table_of_lines(lines: Iterable[str]) -> pl.DataFrame:
     without = next((i for i, row in enumerate(rows, start=1) if row[3] is None), 0)
     if without:
         raise ValueError(f"point {without} has no time; export the points with their times")
-    names = sorted({name for _, tags, _, _ in rows for name in tags})
-    differing = [n for n in names if len({tags.get(n) for _, tags, _, _ in rows}) > 1] or names
+    per_second = 1e9 / UNITS[_unit(abs(int(rows[0][3] or 0)))] if rows else 1.0
     several = len({measurement for measurement, *_ in rows}) > 1
-    columns: dict[str, list[tuple[int, str, float]]] = {}
+    series: dict[tuple[tuple[str, str], ...], list[tuple[float, str]]] = {}
     for measurement, tags, fields, time in rows:
-        cell = ",".join(tags.get(name, "") for name in differing) or "all"
         for name, text in fields.items():
-            value = _number(text)
-            if value is not None:
+            if number := NUMBER.fullmatch(text):
                 column = f"{measurement}.{name}" if several else name
-                columns.setdefault(column, []).append((int(time or 0), cell, value))
-    unit: Unit = _unit(abs(int(rows[0][3] or 0))) if rows else "ns"
-    frames = []
-    for column, found in columns.items():
-        schema = {"time": pl.Int64, "cell": pl.String, column: pl.Float64}
-        frame = pl.DataFrame(found, schema=schema, orient="row")
-        frames.append(frame.with_columns(pl.from_epoch("time", unit).dt.replace_time_zone("UTC")))
-    if not frames:
+                labels = ((NAME, column), *sorted(tags.items()))
+                series.setdefault(labels, []).append((int(time or 0) * per_second, number[1]))
+    if not series:
         raise ValueError("its fields hold no numbers")
-    return _one_table([f.with_columns(pl.col("time").dt.cast_time_unit("us")) for f in frames])
+    return table_of_series([(dict(labels), values) for labels, values in series.items()])
 
 
-def _number(text: str) -> float | None:
-    """Return the number of a field such as 12i, 7u or 2.5; None of texts and truth values."""
-    found = re.fullmatch(r"([-+]?[\d.]+(?:[eE][-+]?\d+)?)[iu]?", text)
-    return float(found[1]) if found else None
-
-
-def _unit(time: int) -> Unit:
+def _unit(time: int) -> str:
     """Return the unit of a time since 1970 by its size.
 
     >>> _unit(1_700_000_000), _unit(1_700_000_000_000_000_000)
