@@ -97,9 +97,9 @@ def _join(trained: TrainedMethod, data: PreparedSeries, ids: Tensor, rounds: int
     clients = _rows(state.clients, started, ids)
     if WEEK in received:
         week = received[WEEK][0]
-        own = torch.from_numpy(expected_week(data.z, data.calendar, week.cpu().numpy())).to(week)
-        known = state.clients.memory.get(EXPECTED, own.new_zeros(n_old, len(week)))
-        clients.memory[EXPECTED] = torch.cat([known, own])[ids]
+        expected = expected_week(data.z, data.calendar, week.cpu().numpy())
+        known = state.clients.memory.get(EXPECTED, week.new_zeros(n_old, len(week)))
+        clients.memory[EXPECTED] = torch.cat([known, torch.from_numpy(expected).to(week)])[ids]
     server = method.server_for(state.server, all_ids)
     return dataclasses.replace(
         trained,

@@ -352,10 +352,8 @@ class FedLean(MixesForecasts, FedAvg):
             if name.startswith("head."):
                 clients.params[name] = torch.zeros_like(t[:1]).expand_as(t)
         server = super().init(clients, sizes, seed)
-        server[MAP] = torch.zeros(self._shape, device=clients.device)
-        if self._sends_week:
-            server[WEEK] = server[MAP].new_zeros(7 * 24)
-        return server
+        week = {WEEK: torch.zeros(7 * 24, device=clients.device)} if self._sends_week else {}
+        return {**server, MAP: torch.zeros(self._shape, device=clients.device), **week}
 
     def fitted_memory(self, n_clients: int, device: torch.device) -> Params:
         """Return corrections of zeros, in half precision for more than `MANY` clients."""
