@@ -99,9 +99,10 @@ def _join(trained: TrainedMethod, data: PreparedSeries, ids: Tensor, rounds: int
     all_ids = torch.where(ids < n_old, ids, NEW)
     clients = _rows(state.clients, started, ids)
     if WEEK in received:
-        own = expected_week(data.z, data.calendar, received[WEEK][0].numpy())
-        known = state.clients.memory.get(EXPECTED, torch.zeros(n_old, own.shape[1]))
-        clients.memory[EXPECTED] = torch.cat([known, torch.from_numpy(own).to(known)])[ids]
+        week = received[WEEK][0]
+        expected = expected_week(data.z, data.calendar, week.cpu().numpy())
+        known = state.clients.memory.get(EXPECTED, week.new_zeros(n_old, len(week)))
+        clients.memory[EXPECTED] = torch.cat([known, torch.from_numpy(expected).to(week)])[ids]
     server = method.server_for(state.server, all_ids)
     return dataclasses.replace(
         trained,

@@ -48,8 +48,7 @@ def expected_week(z: np.ndarray, calendar: Calendar, week: np.ndarray) -> np.nda
     level, usual = readings.sum(axis=0) / n, others.sum(axis=0) / n
     change, own = seen * (others - usual), seen * (readings - level)
     prior = SLOPE_PRIOR * day * week.var() + 1e-9
-    slope = ((change * own).sum(axis=0) + prior) / ((change**2).sum(axis=0) + prior)
-    slope = slope.clip(0.0)
+    slope = ((change * own).sum(axis=0) + prior).clip(0.0) / ((change**2).sum(axis=0) + prior)
     parts = (pd.DataFrame(part).groupby(hours % 24).sum() for part in (own - slope * change, seen))
     rest, count = (part.reindex(range(24), fill_value=0).to_numpy() for part in parts)
     of_day = (rest / (count + HOUR_PRIOR * max(day / 24, 1))).T
@@ -57,25 +56,22 @@ def expected_week(z: np.ndarray, calendar: Calendar, week: np.ndarray) -> np.nda
     return np.where(seen.any(axis=0)[:, None], expected, 0.0)
 
 
-def fill_before(
-    series: np.ndarray, calendar: Calendar, expected: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def fill_before(z: np.ndarray, calendar: Calendar, expected: np.ndarray) -> tuple[np.ndarray, ...]:
     """Fill the week before the first reading of cells of which anything is expected.
 
     Args:
-        series: `(steps, cells)`, z-scored, NaN where missing.
+        z: `(steps, cells)`, z-scored, NaN where missing.
         calendar: its calendar.
         expected: `(cells, 168)` what `expected_week` returned; 0.0 for other cells.
 
     Returns:
-        `(steps, cells)`, and `(cells,)` the steps at which windows read no fill any more; 0 where
-        nothing is filled.
+        `(steps, cells)`, and `(cells,)` the steps from which windows read no fill; 0 without any.
     """
-    seen, week, steps = ~np.isnan(series), calendar.steps_in(WEEK), np.arange(len(series))
-    first = np.where(seen.any(axis=0), seen.argmax(axis=0), len(series))
+    seen, week, steps = ~np.isnan(z), calendar.steps_in(WEEK), np.arange(len(z))
+    first = np.where(seen.any(axis=0), seen.argmax(axis=0), len(z))
     gap = (steps[:, None] < first) & (steps[:, None] >= first - week) & expected.any(axis=1)
-    filled = np.where(gap, expected.T[_hours(calendar, len(series))], series)
-    return filled.astype(series.dtype), np.where(gap.any(axis=0), first + week, 0)
+    filled = np.where(gap, expected.T[_hours(calendar, len(z))], z)
+    return filled.astype(z.dtype), np.where(gap.any(axis=0), first + week, 0)
 
 
 def _hours(calendar: Calendar, n_steps: int) -> np.ndarray:

@@ -165,11 +165,10 @@ class TrainedMethod:
         if (expected := self.snapshot.clients.memory.get(EXPECTED)) is not None:
             filled, until = fill_before(series, calendar, expected[ids].cpu().numpy())
             if len(some := np.flatnonzero(until > min(starts, default=0))):
-                of_some = calendar.of_cells(some)
-                young = self._mixed(filled[:, some], starts, of_some, ids[some], series[:, some])
+                of = filled[:, some], starts, calendar.of_cells(some), ids[some], series[:, some]
                 weight = filled_weight(self.config.window.horizon, calendar.step)
-                share = weight * (starts < until[some, None])
-                outputs[some] += share[..., None] * (young - outputs[some])
+                share = weight * (starts < until[some, None])[..., None]
+                outputs[some] += share * (self._mixed(*of) - outputs[some])
         ordered = np.sort(outputs.reshape(*outputs.shape[:2], -1, self.config.loss.n_outputs))
         ordered = off_wall_clock(ordered, starts, calendar)
         return with_anchors(ordered, series, starts, self.config.window.target, calendar)
@@ -182,10 +181,7 @@ class TrainedMethod:
         ids: Tensor,
         observed: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Return the outputs, mixed with other forecasts, `(cells, windows, horizon * n_outputs)`.
-
-        Of a series that was filled, only what was `observed` is a target.
-        """
+        """Return the outputs mixed with others; of a filled series, `observed` is what was not."""
         profile = profile_of(series, self.config.window, calendar)
         outputs, mixture = self._outputs(series, starts, calendar, ids, profile), self.mixture
         if not mixture.usual_weights(calendar.step):

@@ -13,7 +13,8 @@ days of training.
 1. In the first round, client n sends the mean products `Gₙ = E[z zᵀ]` and `Mₙ = E[z (y - r)ᵀ]` of
    its windows. Their means over clients, weighted by windows, are those of the pooled windows; so
    `W = (G + ridge I)⁻¹ M` is the ridge regression of the participants' data, without an iteration.
-   The intercept has a millionth of the penalty.
+   The intercept has a millionth of the penalty. The client's mean week of targets goes with them,
+   for the first days of cells that come later (`stforecast.forecasting.new_cells`).
 2. In all further rounds, 40 by default, FedAvg trains f, the run's model, on what W leaves. Its
    head begins at 0. The default perceptron drops a tenth of its units in training. Few cells
    overfit sooner, so there are at most `rounds_per_cell` of these rounds for each cell. Of more
@@ -149,10 +150,7 @@ class RelativeInputs:
 
     @property
     def hour(self) -> Tensor:
-        """Hours from Monday midnight to the first targets, `(clients, batch)`.
-
-        They are those from midnight where windows do not read the weekday.
-        """
+        """Hours from Monday to first targets, `(clients, batch)`; of the day if no more is read."""
         hour = torch.atan2(self._known[..., 0], self._known[..., 1]) * 12 / torch.pi
         hour = (hour + 24.001).long() % 24  # An angle may be rounded down.
         if self.window.calendar != "weekdays":
@@ -354,10 +352,8 @@ class FedLean(MixesForecasts, FedAvg):
             if name.startswith("head."):
                 clients.params[name] = torch.zeros_like(t[:1]).expand_as(t)
         server = super().init(clients, sizes, seed)
-        server[MAP] = torch.zeros(self._shape, device=clients.device)
-        if self._sends_week:
-            server[WEEK] = server[MAP].new_zeros(7 * 24)
-        return server
+        week = {WEEK: torch.zeros(7 * 24, device=clients.device)} if self._sends_week else {}
+        return {**server, MAP: torch.zeros(self._shape, device=clients.device), **week}
 
     def fitted_memory(self, n_clients: int, device: torch.device) -> Params:
         """Return corrections of zeros, in half precision for more than `MANY` clients."""
@@ -407,16 +403,20 @@ class FedLean(MixesForecasts, FedAvg):
 
     @torch.no_grad()
     def _week(self, data: ClientData) -> Tensor:
-        """Return the mean first target at each hour of the week, `(clients, 168)`; 0 if none."""
-        days, parts = 7 if self.task.window.calendar == "weekdays" else 1, []
+        """Return the mean first target at each hour of the week, `(clients, 168)`.
+
+        An hour with fewer than two has the mean of its time of day, so no reading is sent as it is.
+        """
+        parts = []
         for batch in data.chunks(CHUNK):
-            hour = RelativeInputs(batch["x"], self.task.window).hour
             y, seen = batch["y"][..., 0], batch["mask"][..., 0]
             values = torch.stack([torch.where(seen, y, 0.0), seen.to(y)])
-            sums = y.new_zeros(2, len(y), 24 * days)
-            parts.append(sums.scatter_add_(2, hour.expand_as(values), values))
-        total, count = torch.stack(parts).sum(0)
-        return (total / count.clamp(min=1)).repeat(1, 7 // days)
+            hour = RelativeInputs(batch["x"], self.task.window).hour.expand_as(values)
+            parts.append(y.new_zeros(2, len(y), 7 * 24).scatter_add_(2, hour, values))
+        sums = torch.stack(parts).sum(0).unflatten(-1, (7, 24))
+        sums = torch.where(sums[1] > 1, sums, sums.sum(-2, keepdim=True))
+        total, count = torch.where(sums[1] > 1, sums, 0.0)
+        return (total / count.clamp(min=1)).flatten(1)
 
     @torch.no_grad()
     def _known(self, cohort: Cohort, common: Tensor) -> Tensor:

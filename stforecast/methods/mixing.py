@@ -8,7 +8,7 @@ EXPERTS = "experts"
 
 WEEK = "week"
 """Name of the clients' mean week in what the server sends: z-scores at each hour from Monday on,
-`(168,)`. New cells that are adapted fill the week before their first reading by it."""
+`(168,)`, which new cells need."""
 
 EXPECTED = "expected"
 """Name of what a new cell expects of these hours, in its memory."""

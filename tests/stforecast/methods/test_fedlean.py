@@ -407,9 +407,23 @@ def test_clients_send_their_mean_week_in_the_first_round(table, calendar):
     data = prepare(as_series(table), forecaster.config.window, SPLIT, "cell")
     first = pd.Series(data.z[data.split.train].mean(1), table.index[data.split.train])
     days = first.index.day_of_week if calendar == "weekdays" else 0 * first.index.hour
-    expected = first.groupby(24 * days + first.index.hour).mean().to_numpy()
+    of_hour = first.groupby(first.index.hour).mean().to_numpy()
+    found = first.groupby(24 * days + first.index.hour).agg(["mean", "size"])
+    expected = np.where(found["size"] > 1, found["mean"], np.resize(of_hour, len(found)))
     week = snapshot(forecaster).server[WEEK]
-    np.testing.assert_allclose(week, np.tile(expected, 168 // len(expected)), atol=1e-5)
+    np.testing.assert_allclose(week, np.resize(expected, 168), atol=1e-5)
+
+
+def test_no_reading_is_sent_as_the_mean_of_an_hour(table):
+    """Of four days no hour of the week has two readings, of a day no hour of the day has."""
+    days = pd.Series(np.arange(len(table)) // 24, table.index)
+    settings = {**SMALL, "rounds": 1, "calendar": "weekdays"}
+    for n, split in ((4, "days:5,1,1"), (1, "days:2,1,1")):
+        some = table[days < sum(map(int, split[5:].split(",")))]
+        forecaster = Forecaster("fedlean", **{**settings, "split": split}).fit(some)
+        week = snapshot(forecaster).server[WEEK].reshape(7, 24)
+        assert week.any() == (n > 1)
+        torch.testing.assert_close(week, week[:1].expand_as(week))
 
 
 @pytest.mark.parametrize("settings", [{"calendar": "none"}, {"target": "day"}])
