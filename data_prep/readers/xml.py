@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import lru_cache, partial
@@ -143,16 +142,8 @@ class Values(Handlers):
         return pl.DataFrame({**columns, "value": values}).unique(maintain_order=True)
 
 
-def read_values(
-    part: Part, values: Values, expected: str, units: Mapping[str, str] | None = None
-) -> Table:
+def read_values(part: Part, values: Values, expected: str) -> Table:
     """Read all files of a part with handlers that collect values.
-
-    Args:
-        part: the part.
-        values: the handlers.
-        expected: what a file holds, for errors.
-        units: units of quantities, also of their classes, such as `flow_1`.
 
     Returns:
         `time`, `cell` and a column for each quantity.
@@ -164,10 +155,7 @@ def read_values(
     if not values.values:
         raise InputError(f"{part.name}: no measured value; give {expected}")
     wide = values.table().pivot("quantity", index=["time", "cell"], values="value")
-    of_quantity = units or {}
-    own = {c: of_quantity.get(re.sub(r"_\d$", "", c), "") for c in wide.columns}
-    known = {c: unit for c, unit in own.items() if unit}
-    return table_of(part, wide.sort("time", "cell")).with_(units=known)
+    return table_of(part, wide.sort("time", "cell"))
 
 
 class Rows(Handlers):

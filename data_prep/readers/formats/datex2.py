@@ -110,4 +110,4 @@ class Datex2(Format):
             `time`, as the publication gives it; `cell`, the site, with `/index` where a site has
             several; and a column for each of `QUANTITIES` that was measured.
         """
-        return read_values(part, _Publication(), "publications of MeasuredData", UNITS)
+        return read_values(part, _Publication(), "publications of MeasuredData").with_(units=UNITS)

@@ -21,7 +21,9 @@ QUANTITIES = {
     "voertuigsnelheid_harmonisch": "speed",
     "bezettingsgraad": "occupancy",
 }
-UNITS = {"flow": "veh", "speed": "km/h", "occupancy": "%"}
+UNITS = {f"{name}_{k}": u for name, u in (("flow", "veh"), ("speed", "km/h")) for k in range(1, 6)}
+"""Units of the services of each class of vehicles."""
+
 HIGHEST = 250
 """Highest speed in km/h that is no code."""
 
@@ -74,7 +76,9 @@ class Miv(Format):
             `time`, `cell` (`unieke_id`), `flow_1` to `flow_5` in vehicles a minute, `speed_1` to
             `speed_5` in km/h, and `occupancy`.
         """
-        return read_values(part, _Counts(), "minutes of miv", UNITS)
+        return read_values(part, _Counts(), "minutes of miv").with_(
+            units={**UNITS, "occupancy": "%"}
+        )
 
 
 class _Sites(Rows):
