@@ -273,5 +273,5 @@ class LightGBM(Peer, PooledTrees):
         self._check_cells(series, int(self.arrays["n_cells"]))
         steps = inputs_of_steps(series, starts, self.spec.horizon, calendar)
         with threads_for(len(starts) * series.shape[1]):
-            y_hat = [self.model.predict(flat(x)).reshape(x.shape[:2]) for x in steps]
+            y_hat = [np.reshape(self.model.predict(flat(x)), x.shape[:2]) for x in steps]
         return np.stack(y_hat, axis=-1)
