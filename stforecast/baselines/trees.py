@@ -223,7 +223,7 @@ class LightGBM(Peer, PooledTrees):
     @property
     def options_of_refit(self) -> LightGBMOptions:
         """The options with the number of trees that was found."""
-        return dataclasses.replace(self.config, num_iterations=self.model.num_trees())
+        return dataclasses.replace(self.config, num_iterations=max(1, self.model.num_trees()))
 
     def _learn(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> Arrays:
         import lightgbm
@@ -239,11 +239,9 @@ class LightGBM(Peer, PooledTrees):
         data = lightgbm.Dataset(x, y, categorical_feature=[x.shape[1] - 1], params=params)
         calls = [lambda now: self.limit.check(now.iteration, now.end_iteration, "trees")]
         held = []
-        if self.config.num_iterations is None and len(self.validation):
-            held, n_trees = (
-                [data.create_valid(*self._records(series, self.validation, calendar))],
-                MOST_TREES,
-            )
+        later = self._records(series, self.validation, calendar)
+        if self.config.num_iterations is None and len(later[1]):
+            held, n_trees = [data.create_valid(*later)], MOST_TREES
             calls.append(lightgbm.early_stopping(PATIENCE, verbose=False))
         with threads_for(len(x)):
             model = lightgbm.train(params, data, n_trees, valid_sets=held, callbacks=calls)
@@ -273,5 +271,5 @@ class LightGBM(Peer, PooledTrees):
         self._check_cells(series, int(self.arrays["n_cells"]))
         steps = inputs_of_steps(series, starts, self.spec.horizon, calendar)
         with threads_for(len(starts) * series.shape[1]):
-            y_hat = [self.model.predict(flat(x)).reshape(x.shape[:2]) for x in steps]
+            y_hat = [np.reshape(self.model.predict(flat(x)), x.shape[:2]) for x in steps]
         return np.stack(y_hat, axis=-1)

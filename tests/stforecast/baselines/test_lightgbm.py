@@ -67,6 +67,15 @@ def test_without_a_validation_part_it_has_the_usual_number_of_trees():
     assert LightGBM().fit(series(), TRAIN[:40], SPEC, HOURLY).model.num_trees() == 200
 
 
+@pytest.mark.parametrize("last", [np.nan, 1.0])
+def test_a_validation_part_without_readings_or_of_constants_chooses_a_usable_number(last):
+    values = np.ones((432, 3))
+    values[380:] = last
+    model = LightGBM().fit(values, TRAIN, SPEC, HOURLY, validation=np.arange(382, 400))
+    again = LightGBM(model.options_of_refit).fit(values, TRAIN, SPEC, HOURLY)
+    np.testing.assert_allclose(again.predict(values, TEST, HOURLY), 1.0, atol=1e-6)
+
+
 def test_fitting_reads_nothing_after_the_last_validation_target():
     validation, cut = np.arange(382, 400), series()
     cut[402:] = np.nan
