@@ -36,6 +36,7 @@ class Grid(Generic[R]):
         backtest: options of a backtest's folds; None without one.
         claims: claims of the paper about these rows.
         command: first words of the command that repeats the benchmark.
+        rows: labels of the rows to run; empty for all. The others are only tabulated.
     """
 
     kind: Kind[R]
@@ -52,6 +53,7 @@ class Grid(Generic[R]):
     backtest: Any = None
     claims: tuple[Any, ...] = ()
     command: tuple[str, ...] = ("stforecast", "bench")
+    rows: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse keys that contradict each other, and settings that no row or its method reads."""
@@ -81,11 +83,15 @@ class Grid(Generic[R]):
         scenarios: Sequence[Scenario] = (),
         seeds: Sequence[int] = (),
         settings: Mapping[str, Any] | None = None,
+        rows: Sequence[str] = (),
     ) -> Grid[R]:
-        """Return the grid with other data, services, seeds or shared settings, if given.
+        """Return the grid with other data, services, seeds, shared settings or rows, if given.
 
         Rows with seeds of their own keep these. Unknown and invalid settings are refused.
         """
+        for label in rows:
+            if label not in (labels := [entry.label for entry in self.entries]):
+                raise choose("row", label, labels)
         shared = {**self.settings, **(settings or {})}
         for scenario in scenarios or self.scenarios:
             for entry in self.entries:
@@ -104,6 +110,7 @@ class Grid(Generic[R]):
             seeds=tuple(seeds) or self.seeds,
             settings=shared,
             command=(*self.command, *grid_file.command_words(flags, settings or {})),
+            rows=tuple(rows),
         )
 
     def repeat(self, out: Path) -> str:
