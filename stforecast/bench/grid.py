@@ -73,6 +73,12 @@ class Grid(Generic[R]):
                 self.kind.settings.check_read(self.entries[0].method, {name: value})
                 raise InputError(f"no row reads {name}; leave it out")
 
+    @property
+    def referred(self) -> str:
+        """Method of the row that others are compared with, or of the first row."""
+        found = [entry.method for entry in self.entries if entry.label == self.reference]
+        return (found or [self.entries[0].method])[0]
+
     def seeds_of(self, entry: grid_file.Entry) -> tuple[int, ...]:
         """Return the seeds of a row: its own, or the benchmark's."""
         return entry.seeds or self.seeds

@@ -211,6 +211,9 @@ def run_grid(
                 gathered.setdefault(name, []).append(table.assign(**absent))
         for name, tables in gathered.items():
             write_csv(pd.concat(tables), out / f"{name}.csv")
-        about = {"title": grid.title, "command": grid.repeat(out), "facts": facts_to_repeat(runs)}
+        facts = facts_to_repeat(runs)
+        if runs and (probed := grid.kind.probe(grid.referred, runs[0])):
+            facts["probe"] = probed
+        about = {"title": grid.title, "command": grid.repeat(out), "facts": facts}
         write_page(out, about, parts, gallery)
     return Outcome(runs, failures, in_markdown(parts), gallery)

@@ -156,6 +156,10 @@ class Kind(ABC, Generic[R]):
     def content(self, job: Job[R]) -> str | None:
         """Return the fingerprint of a job's data, as `run.json` has it; None without the data."""
 
+    def probe(self, method: str, run: R) -> str:
+        """Return what shows whether the code still computes what it did for such runs, or ""."""
+        return ""
+
     def tables(self, run: R) -> dict[str, pd.DataFrame]:
         """Return the tables of a run that a benchmark gathers, by name of the CSV file."""
         return {"metrics": run.metrics()}

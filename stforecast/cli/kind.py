@@ -65,6 +65,7 @@ from stforecast.data.folds import FoldOptions, plan_folds
 from stforecast.data.splits import parse_split
 from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.core.options import Settings, distribute
+from stforecast.forecasting.probe import days_like, probe
 from stforecast.forecasting.results import ForecastRun, data_of
 from stforecast.plots import PLOTS
 
@@ -258,6 +259,11 @@ class ForecastKind(Kind[ForecastRun]):
         files = filter(Path.is_file, (job.data, Path(window.events), Path(clients)))
         changed = tuple(path.stat().st_mtime_ns for path in files)
         return _fingerprint(job.data, changed, job.settings.get("service"), window, clients)
+
+    def probe(self, method: str, run: ForecastRun) -> str:
+        """Return the method's error on an invented series, see `stforecast.forecasting.probe`."""
+        days = days_like((run.about.get("parts") or {}).get("train"))
+        return f"{method}, {days} days: {probe(method, days):.6g}"
 
     def tables(self, run: ForecastRun) -> dict[str, pd.DataFrame]:
         """Return the errors, and those by hour of local time."""
