@@ -374,7 +374,7 @@ def _fingerprint(
     from stforecast.data.series import as_series  # imports torch
     from stforecast.forecasting.runs import content_of
 
-    series = as_series(data, service, window)
+    series = as_series(data, service, window).ordered()
     series = series.with_events(window.events) if window.events else series
     return content_of(series, clients)
 

@@ -67,6 +67,15 @@ def test_a_part_joins_the_finished_rows_and_seeds(write, calls, tmp_path):
         grid.replace(rows=["ridg"])
 
 
+def test_cells_in_another_order_than_by_name_are_the_same_data(write, calls, town, tmp_path):
+    with xr.open_dataset(town, engine="h5netcdf") as ds:
+        turned = write_cube(ds.isel(cell=slice(None, None, -1)).load(), tmp_path / "turned.nc")
+    grid = write('["last_value"]', 'services = ["sms"]').replace(data=[turned])
+    run_grid(grid, tmp_path / "out")
+    run_grid(grid, tmp_path / "out")
+    assert len(calls) == 1
+
+
 def test_a_table_names_what_made_it(write, tmp_path, monkeypatch):
     monkeypatch.setattr(run_folder, "commit", lambda: "abc123")
     run_grid(write('["last_value"]', 'services = ["sms"]'), tmp_path / "out")
