@@ -5,8 +5,9 @@ There is one variable per service (`internet`, `sms`, …) or `speed`. The coord
 attributes are:
 
 - of the data set: `title`, `source`, `license`, `source_checksums` (JSON, file name to checksum),
-  `time_zone` (an IANA name) and `clock`: `"utc"` (times are UTC) or `"local"` (times are the wall
-  clock of `time_zone`, never adjusted for daylight saving, as METR-LA publishes them);
+  `prepared_by` (the command, if one made it), `time_zone` (an IANA name) and `clock`: `"utc"`
+  (times are UTC) or `"local"` (times are the wall clock of `time_zone`, never adjusted for
+  daylight saving, as METR-LA publishes them);
 - of each variable: `units`, `long_name` and `zero_is_missing` (1 where a 0 means "not recorded").
 
 NaN always means missing. `observed` also turns the zeros that mean missing into NaN.
@@ -21,6 +22,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -38,6 +40,9 @@ from data_prep.notices import warn_of_oddities
 from data_prep.readers.columns import LARGEST
 from data_prep.readers.hdf5 import open_hdf5
 from data_prep.readers.times import CLOCKS, to_wall, zone_name
+
+PREPARED_BY: ContextVar[str] = ContextVar("PREPARED_BY", default="")
+"""The command that is making cubes."""
 
 INDEXED = 64
 """Bytes of memory for each entry of an axis, including its index."""
@@ -90,6 +95,7 @@ def make_cube(
             "source": source,
             "license": license,
             "source_checksums": json.dumps(dict(checksums or {}), sort_keys=True),
+            "prepared_by": PREPARED_BY.get(),
             "time_zone": time_zone,
             "clock": clock,
         },

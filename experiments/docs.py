@@ -3,8 +3,9 @@
     python -m experiments.docs                              # tables of guides and results
     python -m experiments.docs tutorials                    # what README and tutorials print
     python -m experiments.docs results/federated            # docs/results/, this benchmark
+    python -m experiments.docs check                        # repeats a cheap row of each page
 
-The first takes a minute, as it measures what methods send. A part lies between
+The first takes a minute, as it measures what methods send; the last takes some. A part lies between
 `<!-- NAME: generated -->` and `<!-- NAME: end -->`, and a number in the text between `<!--=NAME-->`
 and `<!--/-->`; the text around them is written by hand. A benchmark goes next to the page of
 `docs/results/` that names it in its line `<!-- benchmarks: … -->`. The benchmarks of
@@ -33,10 +34,11 @@ from experiments.benchmarks.mixed import mixed_table
 from experiments.benchmarks.privacy import privacy_table
 from experiments.benchmarks.replay import draw_replay, replay_table
 from experiments.site import forecasts, guides, images, tables
+from experiments.site.check import check_page
 from experiments.site.forecasts import floats_figure, skill_figure, skill_table
 from experiments.site.guides import measured, of_runs
 from experiments.site.markdown import as_png, filled, photograph, replaced, shrunk
-from experiments.site.measured import RESULTS, Benchmarks, of_page
+from experiments.site.measured import RESULTS, Benchmarks, of_page, pages
 from experiments.site.numbers import all_numbers
 from experiments.site.references import forecasts_sent, images_sent
 from experiments.site.results import gather, write_pages
@@ -184,10 +186,14 @@ def run_tutorial(page: Path) -> None:
 @click.command(help=help_text(__doc__), context_settings=HELP)
 @click.argument("folders", nargs=-1, type=click.Path(path_type=Path))
 def main(folders: tuple[Path, ...]) -> None:
-    """Update the page of methods, run the tutorials, or gather benchmarks."""
+    """Update the page of methods, run the tutorials, check results, or gather benchmarks."""
     if folders == (Path("tutorials"),):
         for page in (ROOT / "README.md", *sorted(TUTORIALS.glob("*.md"))):
             run_tutorial(page)
+    elif folders == (Path("check"),):
+        for page in pages(RESULTS):
+            with tempfile.TemporaryDirectory() as folder:
+                click.echo(check_page(page.stem, Path(folder)))
     elif folders:
         gather(folders, RESULTS)
         write_parts(PARTS)

@@ -106,6 +106,11 @@ ENDS = {"stforecast monitor town/run --now 2013-12-04": 21}
 
 NOT_RUN = {
     "docs/coming-from.md": {"python main.py": "PFLlib's"},
+    "docs/compare.md": {
+        "stforecast prepare table --raw milan-records": "needs the file; test_score.py types these",
+        "stforecast score": "of that file",
+        "stforecast bench who_wins": "of that file; takes minutes with the default",
+    },
     "docs/horizons.md": {
         "stforecast download metr-la": "needs a network; tests of data_prep/download use loopback",
         "stforecast run --data milan.nc --service internet --static": (

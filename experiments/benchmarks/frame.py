@@ -38,6 +38,7 @@ from data_prep.base.registry import help_text
 from stforecast.bench.statistics.estimate import Estimate, Variation
 from stforecast.cli.commands import SuggestingGroup
 from stforecast.cli.options import HELP, PATH, from_function
+from stforecast.federated.runs.run_folder import commit, processor
 
 T = TypeVar("T")
 Key = TypeVar("Key")
@@ -65,7 +66,7 @@ def benchmark(file: str = "", *, goes_on: bool = False) -> Callable[[T], T]:
         def command(out: Path | None, data: tuple[Path, ...] = (), **options: Any) -> None:
             path = out / (file or f"{name}.json").format(**options) if out else None
             about = {n: v for n, v in options.items() if not isinstance(v, Path | None)}
-            click.echo(processor())
+            click.echo(f"{processor()}, {CORES} cores")
             try:
                 click.echo(function(Results(path, about, goes_on=goes_on), *data, **options))
             except InputError as e:
@@ -234,18 +235,11 @@ CORES = os.cpu_count() or 1
 _made: Callable[[], Any]
 
 
-def processor() -> str:
-    """Return the processor's name, as far as the system tells."""
-    about = Path("/proc/cpuinfo")
-    lines = about.read_text().splitlines() if about.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.processor()}, {CORES} cores"
-
-
 def machine() -> dict[str, str]:
-    """Return the processor, the versions that matter, and today's date."""
+    """Return the processor, the commit, the versions that matter, and today's date."""
     return {
-        "processor": processor(),
+        "processor": f"{processor()}, {CORES} cores",
+        "commit": commit(),
         "python": platform.python_version(),
         "torch": version("torch"),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),

@@ -6,6 +6,7 @@ the part `answers`: the answers to the paper's claims.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from data_prep.base.files import atomic_path
 from experiments.site import images
 from experiments.site.markdown import replaced, shrunk
 from experiments.site.measured import (
+    Benchmark,
     Benchmarks,
     benchmarks_of,
     page_of,
@@ -22,7 +24,14 @@ from experiments.site.measured import (
     save,
 )
 from stforecast.bench.tables import markdown
+from stforecast.forecasting.probe import TOLERANCE, probe
 from vision.cli.compare import HEADING
+
+PROBE = re.compile(r"(\w+), (\d+) days: ([\d.e-]+)")
+"""A benchmark's fact on its method: how it forecasts a series of so many days."""
+
+UNNOTED = "their code noted nothing to compare it with"
+"""Reason where a benchmark has no such fact."""
 
 
 def gather(folders: Sequence[Path], results: Path) -> None:
@@ -62,8 +71,31 @@ def write_pages(results: Path) -> None:
 
 
 def updated(text: str, page: Path) -> str:
-    """Return the text of a page with the list of its benchmarks."""
+    """Return the text of a page with the list of its benchmarks, and which are out of date."""
+    text = replaced(text, "age", lambda: older(benchmarks_of(page)))
     return replaced(text, "made", lambda: made(benchmarks_of(page)))
+
+
+def older(benchmarks: Benchmarks) -> str:
+    """Say which benchmarks are out of date, and why."""
+    found: dict[str, list[str]] = {}
+    for name, benchmark in benchmarks.items():
+        if reason := out_of_date(benchmark):
+            found.setdefault(reason, []).append(f"[{name}](#{name})")
+    said = [
+        f"{'all benchmarks' if len(names) == len(benchmarks) else ', '.join(names)} ({reason})"
+        for reason, names in found.items()
+    ]
+    return f"\n**Older than the code:** {'; '.join(said)}.\n" if said else ""
+
+
+def out_of_date(benchmark: Benchmark) -> str:
+    """Return why a benchmark may be out of date; empty for those of images, which note nothing."""
+    if noted := PROBE.fullmatch(benchmark.about["facts"].get("probe", "")):
+        now = probe(noted[1], int(noted[2]))
+        same = abs(now / float(noted[3]) - 1) <= TOLERANCE
+        return "" if same else f"since then, `{noted[1]}` forecasts otherwise"
+    return UNNOTED if any("MSE" in row for row in benchmark.tables.get("methods", [])) else ""
 
 
 def made(benchmarks: Benchmarks) -> str:

@@ -36,6 +36,7 @@ class Grid(Generic[R]):
         backtest: options of a backtest's folds; None without one.
         claims: claims of the paper about these rows.
         command: first words of the command that repeats the benchmark.
+        rows: labels of the rows to run; empty for all. The others are only tabulated.
     """
 
     kind: Kind[R]
@@ -52,6 +53,7 @@ class Grid(Generic[R]):
     backtest: Any = None
     claims: tuple[Any, ...] = ()
     command: tuple[str, ...] = ("stforecast", "bench")
+    rows: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse keys that contradict each other, and settings that no row or its method reads."""
@@ -71,6 +73,12 @@ class Grid(Generic[R]):
                 self.kind.settings.check_read(self.entries[0].method, {name: value})
                 raise InputError(f"no row reads {name}; leave it out")
 
+    @property
+    def referred(self) -> str:
+        """Method of the row that others are compared with, or of the first row."""
+        found = [entry.method for entry in self.entries if entry.label == self.reference]
+        return (found or [self.entries[0].method])[0]
+
     def seeds_of(self, entry: grid_file.Entry) -> tuple[int, ...]:
         """Return the seeds of a row: its own, or the benchmark's."""
         return entry.seeds or self.seeds
@@ -81,11 +89,15 @@ class Grid(Generic[R]):
         scenarios: Sequence[Scenario] = (),
         seeds: Sequence[int] = (),
         settings: Mapping[str, Any] | None = None,
+        rows: Sequence[str] = (),
     ) -> Grid[R]:
-        """Return the grid with other data, services, seeds or shared settings, if given.
+        """Return the grid with other data, services, seeds, shared settings or rows, if given.
 
         Rows with seeds of their own keep these. Unknown and invalid settings are refused.
         """
+        for label in rows:
+            if label not in (labels := [entry.label for entry in self.entries]):
+                raise choose("row", label, labels)
         shared = {**self.settings, **(settings or {})}
         for scenario in scenarios or self.scenarios:
             for entry in self.entries:
@@ -104,6 +116,7 @@ class Grid(Generic[R]):
             seeds=tuple(seeds) or self.seeds,
             settings=shared,
             command=(*self.command, *grid_file.command_words(flags, settings or {})),
+            rows=tuple(rows),
         )
 
     def repeat(self, out: Path) -> str:

@@ -36,7 +36,10 @@ FAILED = "failed.txt"
 
 @dataclass(frozen=True)
 class Job(Generic[R]):
-    """A run of a benchmark, finished or not; its settings include the seed."""
+    """A run of a benchmark, finished or not; its settings include the seed.
+
+    One that is not `asked` for is only tabulated, if it is finished.
+    """
 
     kind: Kind[R]
     folder: Path
@@ -45,6 +48,7 @@ class Job(Generic[R]):
     data: Any
     scenario: str | None = None
     fold: Fold | None = None
+    asked: bool = True
 
     @property
     def name(self) -> str:
@@ -103,7 +107,7 @@ class Job(Generic[R]):
 
 
 def grid_jobs(grid: Grid[R], out: Path, *, progress: bool) -> list[Job[R]]:
-    """Return every run of a grid, after creating simulated data.
+    """Return every run of a grid, after creating simulated data, and finished ones of more seeds.
 
     The first seed of the first fold of every row and data set comes first, then the first seed of
     the further folds, then the further seeds, so a benchmark that is stopped has a balanced table.
@@ -116,11 +120,16 @@ def grid_jobs(grid: Grid[R], out: Path, *, progress: bool) -> list[Job[R]]:
             if fold:
                 folder /= f"fold-{fold.number}"
             shared = grid.kind.job_settings(grid, entry, scenario, data)
-            for turn, seed in enumerate(grid.seeds_of(entry)):
+            seeds = grid.seeds_of(entry)
+            names = (path.name.removeprefix("seed-") for path in folder.glob("seed-*"))
+            known = {int(name) for name in names if name.isdigit()}
+            for turn, seed in enumerate([*seeds, *sorted(known - {*seeds})]):
                 settings = {**shared, "seed": seed, **(fold.settings if fold else {})}
                 place = folder / f"seed-{seed}"
-                job = Job(grid.kind, place, entry, settings, data, scenario.name, fold)
-                jobs.append((turn, job))
+                asked = seed in seeds and entry.label in (grid.rows or [entry.label])
+                if asked or is_finished(place):
+                    about = data, scenario.name, fold, asked
+                    jobs.append((turn, Job(grid.kind, place, entry, settings, *about)))
     jobs.sort(key=lambda found: (found[0], found[1].fold.number if found[1].fold else 0))
     return [job for _, job in jobs]
 
@@ -203,6 +212,9 @@ def run_grid(
         parts = [*note, *grid.kind.results_parts(grid, runs, failures)]
         if runs:
             write_csv(pd.concat(map(_errors_of, runs)), out / "metrics.csv")
-        about = {"title": grid.title, "command": grid.repeat(out), "facts": facts_to_repeat(runs)}
+        facts = facts_to_repeat(runs)
+        if runs and (probed := grid.kind.probe(grid.referred, runs[0])):
+            facts["probe"] = probed
+        about = {"title": grid.title, "command": grid.repeat(out), "facts": facts}
         write_page(out, about, parts, gallery)
     return Outcome(runs, failures, in_markdown(parts), gallery)

@@ -154,6 +154,10 @@ class Kind(ABC, Generic[R]):
     def content(self, job: Job[R]) -> str | None:
         """Return the fingerprint of a job's data, as `run.json` has it; None without the data."""
 
+    def probe(self, method: str, run: R) -> str:
+        """Return what shows whether the code still computes what it did for such runs, or ""."""
+        return ""
+
     @abstractmethod
     def begin(self, job: Job[R], after_round: AfterRound) -> R:
         """Execute a new run."""

@@ -190,6 +190,9 @@ def left_out(name: str, runs: Iterable[pd.DataFrame]) -> str:
     )
 
 
+MADE_WITH = ("commit", "processor", "threads")
+"""Facts of `run.json` on the code and the machine."""
+
 POOLED_MARK = "†"
 """Mark of rows that pooled the data of all clients."""
 
@@ -288,7 +291,9 @@ def facts_to_repeat(runs: Sequence[Run]) -> dict[str, str]:
         "rounds": ", ".join(map(str, sorted(rounds))),
         "seeds": _seeds(runs),
         "versions": versions_of(runs),
+        **{n: _listed({a["made_with"][n] for a in abouts if "made_with" in a}) for n in MADE_WITH},
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}",
+        "data": "; ".join(dict.fromkeys(filter(None, map(_data_of, abouts)))),
         "runs": f"{len(runs)}, {seconds / 60:.1f} minutes in total",
     }
     return {name: value for name, value in found.items() if value}
@@ -314,8 +319,15 @@ def _seeds(runs: Sequence[Run]) -> str:
     return " ".join([_listed(every), *fewer])
 
 
-def _listed(seeds: Iterable[int]) -> str:
-    return ", ".join(map(str, sorted(seeds)))
+def _listed(values: Iterable[Any]) -> str:
+    return ", ".join(map(str, sorted(values)))
+
+
+def _data_of(about: Mapping[str, Any]) -> str:
+    """Return name and fingerprint of a run's data, and the command that prepared them."""
+    name = Path(str(about.get("data", ""))).name
+    found = f"{name} {about.get('content', '')[:19]}".strip()
+    return f"{found} by `{about['prepared_by']}`" if about.get("prepared_by") else found
 
 
 def write_page(

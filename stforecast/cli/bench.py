@@ -45,6 +45,7 @@ def bench(
     service: tuple[str, ...] = (),
     images: Path | None = None,
     seed: tuple[int, ...] = (),
+    row: tuple[str, ...] = (),
     rounds: int | None = None,
     more: tuple[str, ...],
     engine: str,
@@ -52,8 +53,9 @@ def bench(
 ) -> None:
     """Run a benchmark: methods × data × seeds from a TOML file.
 
-    It ends with a table of results. Finished runs are kept: run the same command again to resume. A
-    file with `task = "images"` is a benchmark of images, any other file one of forecasts.
+    It ends with a table of results. Finished runs are kept: run the same command again to resume,
+    or with --row and --seed to do a part, which joins what the folder holds. A file with `task =
+    "images"` is a benchmark of images, any other file one of forecasts.
 
     CONFIG is a file, or the name of a benchmark of the package, such as quick; see: stforecast list
     benchmarks.
@@ -65,6 +67,8 @@ def bench(
         service: use this service, not the file's. Repeatable.
         images: folder of the image sets' files.
         seed: use this seed, not the file's, except in rows that have seeds of their own.
+            Repeatable.
+        row: run only this row, by its label; others are in the tables if they are finished.
             Repeatable.
         rounds: use this number of rounds, not the file's, except in rows that have their own.
     """
@@ -82,7 +86,7 @@ def bench(
             )
     settings = chosen_settings(more, images=images and str(images), rounds=rounds)
     scenarios = kind.scenarios({"services": service}) if service else ()
-    grid = grid.replace(data, scenarios, seed, settings)
+    grid = grid.replace(data, scenarios, seed, settings, row)
     execute(grid, out, engine, as_json=as_json, progress=ctx.obj["progress"])
 
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 from collections.abc import Callable
+from contextvars import copy_context
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from data_prep import DATA_SETS, options_of
-from data_prep.base.errors import InputError, counted, in_minutes
+from data_prep.base.errors import InputError, counted, in_minutes, shown
 from data_prep.base.progress import doing
 from data_prep.base.registry import help_text, title
 from stforecast.bench import LOCAL, RAY
 from stforecast.cli import options
-from stforecast.cli.commands import Subcommands, command, say_json, say_next
+from stforecast.cli.commands import Subcommands, command, option_words, say_json, say_next
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -101,7 +104,11 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
             from stforecast.bench.ray import ray_map
 
             given["spread"] = ray_map
-        made = data_set.prepare(raw, out, progress=obj["progress"], **given)
+        from data_prep.cube import PREPARED_BY  # imports xarray
+
+        here = copy_context()
+        here.run(PREPARED_BY.set, _typed(click.get_current_context()))
+        made = here.run(data_set.prepare, raw, out, progress=obj["progress"], **given)
         _describe_cube(made, as_json=as_json)
 
     params: list[click.Parameter] = [
@@ -129,6 +136,18 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
         help_text(about),
         short_help=title(about),
     )
+
+
+def _typed(ctx: click.Context) -> str:
+    """Return the command line as it was typed, with files outside the folder by name only."""
+    words = ["stforecast", "prepare", str(ctx.info_name)]
+    for option in ctx.command.params:
+        value = ctx.params.get(str(option.name))
+        if ctx.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE:
+            value = shown(value) if isinstance(value, Path) else value
+            value = list(value) if isinstance(value, tuple) else value
+            words += option_words(option, value, Path())
+    return shlex.join(words)
 
 
 def _preview(read: Callable[[], xr.Dataset], raw: Path, *, as_json: bool) -> None:

@@ -65,6 +65,7 @@ from stforecast.data.folds import FoldOptions, plan_folds
 from stforecast.data.splits import parse_split
 from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.core.options import Settings, distribute
+from stforecast.forecasting.probe import days_like, probe
 from stforecast.forecasting.results import ForecastRun, data_of
 from stforecast.plots import PLOTS
 
@@ -259,6 +260,11 @@ class ForecastKind(Kind[ForecastRun]):
         changed = tuple(path.stat().st_mtime_ns for path in files)
         return _fingerprint(job.data, changed, job.settings.get("service"), window, clients)
 
+    def probe(self, method: str, run: ForecastRun) -> str:
+        """Return the method's error on an invented series, see `stforecast.forecasting.probe`."""
+        days = days_like((run.about.get("parts") or {}).get("train"))
+        return f"{method}, {days} days: {probe(method, days):.6g}"
+
     def begin(self, job: Job[ForecastRun], after_round: AfterRound) -> ForecastRun:
         """Fit, evaluate and save a forecaster."""
         from stforecast.forecasting.runs import run  # imports torch
@@ -361,7 +367,7 @@ def _fingerprint(
     from stforecast.data.series import as_series  # imports torch
     from stforecast.forecasting.runs import content_of
 
-    series = as_series(data, service, window)
+    series = as_series(data, service, window).ordered()
     series = series.with_events(window.events) if window.events else series
     return content_of(series, clients)
 

@@ -245,6 +245,47 @@ list_command = make_list_command(LISTS)
 
 
 @command(options.JSON)
+def score_command(
+    forecasts: tuple[Path, ...],
+    *,
+    protocol: str,
+    data: Path,
+    reference: str | None = None,
+    out: Path | None = None,
+    as_json: bool,
+) -> None:
+    """Score forecasts of any tool under a frozen protocol, beside our own rows.
+
+    FORECASTS are CSV files with the columns time (the begin of the target's step) or origin (the
+    begin of the newest step that the forecast knew), step, cell and forecast, and optional
+    quantiles q0.05, q0.25, q0.75 and q0.95; or folders of runs. Files are checked for missing and
+    doubled forecasts, other times, zones and units, and for origins after their targets.
+
+    Options:
+        protocol: milan88, milan10000 or metr-la.
+        data: cube of the protocol; an error says how to prepare it.
+        reference: row that the others are compared with; by default the one of the lowest error.
+        out: CSV of the sums of errors by day, to keep or to compare.
+    """
+    from stforecast.bench.tables import for_terminal, numbers_of
+    from stforecast.comparison.protocol import find_protocol
+    from stforecast.comparison.score import LEGEND, score, tabulate_scores
+    from stforecast.federated.runs.run_folder import write_csv
+
+    chosen = find_protocol(protocol)
+    sums = score(forecasts, data, chosen)
+    if out is not None:
+        write_csv(sums, out)
+    tables = tabulate_scores(sums, chosen, reference)
+    if as_json:
+        say_json({"protocol": protocol, "tasks": {n: numbers_of(t) for n, t in tables.items()}})
+        return
+    for name, rows in tables.items():
+        click.echo(f"{protocol}, {name} ahead\n\n{for_terminal(rows)}\n")
+    click.echo(LEGEND)
+
+
+@command(options.JSON)
 def compare_command(
     runs: tuple[Path, ...],
     *,

@@ -73,7 +73,9 @@ def basis(board: Leaderboard) -> list[str]:
     """Return what the intervals of one table are about, and which cells and rows it lacks."""
     n_seeds = {line.name: board.replicates.n_seeds[line.name] for line in board.lines}
     n_groups, days, most = board.replicates.n_groups, len(board.errors.days), max(n_seeds.values())
-    resampled = [counted(days, "test day")]
+    n_blocks = board.replicates.n_days
+    blocks = days // n_blocks > 1  # Successive days are drawn together.
+    resampled = [f"{n_blocks} blocks of two test days" if blocks else counted(days, "test day")]
     resampled += [f"{n_groups} groups of neighbouring cells"] if n_groups > 1 else []
     resampled += [f"up to {counted(most, 'seed')}"] if most > 1 else []
     fixed = [] if n_groups > 1 else ["these cells"]

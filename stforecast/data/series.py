@@ -53,6 +53,7 @@ class Series:
         columns: name to `(cells,)` values of the cube that are the same at all times: `lon`, `lat`
             and others, such as an operator.
         preparation: how the cube was prepared, see `data_prep.preparation`; empty if not known.
+        prepared_by: the command that prepared it; empty if not known.
         zero_is_missing: whether values of 0 were read as missing.
     """
 
@@ -69,6 +70,7 @@ class Series:
     zone: str | datetime.tzinfo | None = None
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
     preparation: Mapping[str, Any] = field(default_factory=dict)
+    prepared_by: str = ""
     zero_is_missing: bool = False
 
     @property
@@ -251,6 +253,7 @@ def as_series(data: Data, service: str | None = None, window: WindowSpec | None 
         zone=_zone(data.index) if isinstance(data, pd.DataFrame) else calendar.time_zone,
         columns=columns,
         preparation=preparation_of(cube),
+        prepared_by=str(cube.attrs.get("prepared_by", "")),
         zero_is_missing=bool(values.attrs.get("zero_is_missing", 0)),
     )
 

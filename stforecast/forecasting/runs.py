@@ -184,6 +184,7 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
             "data": begun["data"],
             "data_path": str(self.data.absolute()),
             "content": content_of(forecaster.data_.series, forecaster.asked.data.clients),
+            "prepared_by": forecaster.data_.series.prepared_by,
             **self.privacy(),
         }
 

@@ -17,11 +17,12 @@ import os
 import platform
 import re
 import shutil
+import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from shlex import quote
@@ -192,9 +193,33 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{p: version(p) for p in packages}}
 
 
+def processor() -> str:
+    """Return the processor's name, as far as the system tells."""
+    about = Path("/proc/cpuinfo")
+    lines = about.read_text().splitlines() if about.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+@cache
+def commit() -> str:
+    """Return the commit of the code, with "-dirty" for later changes; empty without a checkout."""
+    here = Path(__file__)
+    try:
+        git = partial(subprocess.run, check=True, capture_output=True, text=True, cwd=here.parent)
+        git(["git", "ls-files", "--error-unmatch", here.name])  # Else it is another repository's.
+        return str(git(["git", "describe", "--always", "--dirty", "--abbrev=10"]).stdout.strip())
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
 def write_about(out: Path, about: dict[str, Any]) -> None:
-    """Write the description of a finished run, with the lines of its tables and the versions."""
-    about = {**about, LINES: lines_of_tables(out), "versions": versions()}
+    """Write the description of a finished run, with what made it and the lines of its tables."""
+    import torch  # Readers of runs do without it.
+
+    threads = about["settings"].get("workers") or torch.get_num_threads()
+    made = {"commit": commit(), "processor": processor(), "threads": threads}
+    about = {**about, LINES: lines_of_tables(out), "versions": versions(), "made_with": made}
     write_json(out / ABOUT, about)
 
 
@@ -492,9 +517,9 @@ class Run(ABC):
         """
         alike: dict[str, Self] = {}
         for run in map(cls.open, find_folders(map(Path, folders), cls.command)):
-            # A copy may lack or change its times, lines and versions.
+            # A copy may lack or change its times, lines and what made it.
             same = {k: v for k, v in run.about.items() if "seconds" not in k}
-            same = {k: v for k, v in same.items() if k not in ("versions", LINES)}
+            same = {k: v for k, v in same.items() if k not in ("versions", "made_with", LINES)}
             twin = alike.setdefault(json.dumps(same, sort_keys=True), run)
             if twin.folder.resolve() == run.folder.resolve():
                 continue

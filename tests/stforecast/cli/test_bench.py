@@ -10,6 +10,7 @@ from data_prep.base.errors import InputError
 from data_prep.cube import write_cube
 from stforecast.bench.jobs import run_grid
 from stforecast.cli.bench import execute
+from stforecast.federated.runs import run_folder
 from stforecast.forecasting import runs as running
 from stforecast.forecasting.results import ForecastRun
 
@@ -51,6 +52,37 @@ def test_every_combination_is_run_once_and_kept(write, calls, tmp_path):
     assert calls[4:] == [("ridge", 3), ("last_value", 3)]
     assert len(again.runs) == 6
     assert (folder / "run.json").stat().st_mtime_ns == before
+
+
+def test_a_part_joins_the_finished_rows_and_seeds(write, calls, tmp_path):
+    out = tmp_path / "out"
+    grid = write('["ridge", "last_value"]', 'services = ["sms"]')
+    run_grid(grid.replace(rows=["ridge"]), out)
+    assert calls == [("ridge", 1)]
+    later = run_grid(grid.replace(rows=["last_value"], seeds=[2]), out)
+    assert calls[1:] == [("last_value", 2)]
+    assert [(run.label, run.seed) for run in later.runs] == [("last_value", 2), ("ridge", 1)]
+    assert "ridge" in later.table
+    with pytest.raises(InputError, match="unknown row 'ridg'; choose one of: last_value, ridge"):
+        grid.replace(rows=["ridg"])
+
+
+def test_cells_in_another_order_than_by_name_are_the_same_data(write, calls, town, tmp_path):
+    with xr.open_dataset(town, engine="h5netcdf") as ds:
+        turned = write_cube(ds.isel(cell=slice(None, None, -1)).load(), tmp_path / "turned.nc")
+    grid = write('["last_value"]', 'services = ["sms"]').replace(data=[turned])
+    run_grid(grid, tmp_path / "out")
+    run_grid(grid, tmp_path / "out")
+    assert len(calls) == 1
+
+
+def test_a_table_names_what_made_it(write, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_folder, "commit", lambda: "abc123")
+    run_grid(write('["last_value"]', 'services = ["sms"]'), tmp_path / "out")
+    facts = json.loads((tmp_path / "out" / "table.json").read_text())["facts"]
+    assert (facts["commit"], facts["processor"]) == ("abc123", run_folder.processor())
+    assert int(facts["threads"]) > 0
+    assert re.fullmatch(r"town\.nc sha256:[0-9a-f]{12}", facts["data"])
 
 
 @pytest.mark.repeats

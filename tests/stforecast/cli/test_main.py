@@ -261,6 +261,8 @@ def test_simulate_and_prepare_make_a_cube(stforecast, tmp_path):
     )
     with xr.open_dataset(cube, engine="h5netcdf") as ds:
         assert ds.sizes == {"time": 36, "cell": 2}
+        command = "stforecast prepare milan --raw=raw --out=milan.nc --step=2h"
+        assert ds.attrs["prepared_by"] == command
     before = cube.read_bytes()
     again = ["prepare", "milan", "--raw", raw, "--out", cube]
     code, out, err = stforecast(*again)

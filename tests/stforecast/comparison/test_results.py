@@ -170,7 +170,10 @@ def test_methods_are_compared_with_the_reference_and_sorted(make_run, tables):
     assert [row[skill].split()[0] for row in rows] == ["50", "50", "-100"]
     assert [row[wins].split()[0] for row in rows] == ["75", "75", "0"]
     assert "**fedavg** has a lower error than solo (-20.0 % [-20.0, -20.0]); fuels (" in text
-    assert "bootstrap over 9 test days; it holds for these cells and this seed only. The" in text
+    assert (
+        "bootstrap over 4 blocks of two test days; it holds for these cells and this seed only. The"
+        in text
+    )
 
 
 @pytest.mark.repeats

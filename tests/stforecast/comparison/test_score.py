@@ -1,0 +1,211 @@
+import json
+import logging
+import re
+import shlex
+import zlib
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from data_prep.base.errors import InputError
+from data_prep.cube import make_cube, write_cube
+from stforecast.cli.main import cli, main
+from stforecast.comparison import protocol as protocols
+from stforecast.comparison.protocol import LEVELS, PROTOCOLS, Protocol, Task
+from stforecast.comparison.score import read_csv, score, sums_of, tabulate_scores
+from stforecast.forecasting import runs
+
+HOURS = pd.date_range("2024-01-01", periods=10 * 24, freq="h")
+RNG = np.random.default_rng(0)
+VALUES = 20 + 5 * np.sin(2 * np.pi * np.arange(240) / 24)[:, None] + RNG.normal(size=(240, 3))
+DAY = Task(tuple(range(1, 25)), 8 * 24, 24, 2)
+TASKS = MappingProxyType({"one hour": Task((1,), 8 * 24, 1, 48), "one day": DAY})
+
+
+@pytest.fixture
+def town(tmp_path, monkeypatch):
+    """A protocol of ten days, two of them tested, and its cube in Rome's time."""
+    utc = HOURS.tz_localize("Europe/Rome").tz_convert("UTC").tz_localize(None)
+    cube = make_cube(
+        {"calls": VALUES}, utc, np.array([1, 2, 3]), title="town", source="-", license="-",
+        units="1", time_zone="Europe/Rome",
+    )  # fmt: skip
+    metrics = ("mse", "mae", "pinball")
+    made = Protocol("town", "calls", (240, 3), TASKS, metrics, "stforecast prepare table …")
+    monkeypatch.setitem(PROTOCOLS, "town", made)
+    return made, write_cube(cube, tmp_path / "town.nc")
+
+
+def table_of(task="one day", ahead=0):
+    """Forecasts by the value of the day before, or of so many steps later."""
+    found = TASKS[task]
+    rows = [
+        {
+            "time": HOURS[place],
+            "step": step,
+            "cell": cell + 1,
+            "forecast": VALUES[place + ahead - 24, cell],
+        }
+        for places in found.targets
+        for place, step in zip(places, found.steps, strict=True)
+        for cell in range(3)
+    ]
+    return pd.DataFrame(rows)
+
+
+@pytest.fixture
+def read(town, tmp_path):
+    """Reads a table that was written to a file."""
+
+    def of(table):
+        table.to_csv(tmp_path / "mine.csv", index=False)
+        made, cube = town
+        return read_csv(tmp_path / "mine.csv", made.read(cube), made)
+
+    return of
+
+
+def test_forecasts_are_scored_as_by_hand(town, read):
+    made, cube = town
+    quantiles = {f"q{level:g}": table_of()["forecast"] + level - 0.5 for level in LEVELS}
+    found = read(table_of().assign(**quantiles))
+    sums = sums_of(found, made.read(cube), made)
+    of_mse = sums[sums["metric"] == "mse"]
+    scale = VALUES[: 8 * 24].std(axis=0)
+    error = ((VALUES[192:] - VALUES[168:216]) / scale) ** 2
+    assert of_mse["day"].tolist() == ["2024-01-09", "2024-01-10"]
+    np.testing.assert_allclose(of_mse["total"], [error[:24].sum(), error[24:].sum()])
+    losses = []
+    for level in LEVELS:
+        short = VALUES[192:] - (VALUES[168:216] + level - 0.5)
+        losses.append(np.where(short > 0, level * short, (level - 1) * short) / scale)
+    of_pinball = sums[sums["metric"] == "pinball"]
+    np.testing.assert_allclose(of_pinball["total"].sum(), np.mean(losses, axis=0).sum())
+
+
+def test_each_kind_of_time_gives_the_same(read):
+    plain = table_of()
+    expected = read(plain).levels[0.5]
+    step = pd.Timedelta("1h")
+    origin = plain.assign(origin=plain["time"] - step * plain["step"])
+    with_offset = plain.assign(time=plain["time"].dt.tz_localize("Europe/Rome"))
+    for same in (origin, origin.drop(columns="time"), with_offset, plain.sample(frac=1)):
+        np.testing.assert_array_equal(read(same).levels[0.5], expected)
+
+
+HOUR = pd.Timedelta("1h")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.drop(columns="forecast"), "no column 'forecast'; give time or origin"),
+        (lambda t: t.drop(columns="time"), "no column 'time'"),
+        (lambda t: t[t["step"] < 5], "steps ahead are 1, 2, 3, 4; a file has those of a task"),
+        (lambda t: t.assign(time=t["time"] - HOUR), "all times are 1 step early: .*Europe/Rome"),
+        (lambda t: t.assign(time=t["time"] + 2 * HOUR), "all times are 2 steps late"),
+        (lambda t: t.assign(time=t["time"] + HOUR / 2), "is no begin of a step"),
+        (lambda t: t.assign(time="noon"), "at time .*give times as"),
+        (lambda t: t.assign(origin=t["time"]), "leak: 144 rows have an origin at or after"),
+        (lambda t: t.assign(origin=t["time"] - 30 * HOUR), r"time is not origin \+ step"),
+        (lambda t: t[t["cell"] != 2], "48 forecasts of 144 missing, such as that of cell 2 at"),
+        (lambda t: pd.concat([t, t.head(1)]), "1 forecast of 144 given twice"),
+        (lambda t: t.assign(cell=t["cell"] + 1), "unknown cell '4'"),
+        (lambda t: t.assign(forecast=np.nan), "forecast has values that are not finite"),
+        (lambda t: t.assign(forecast=t["forecast"] - 20), "give forecasts in the data's units"),
+        (lambda t: t.assign(**{"q0.25": t["forecast"] + 1}), "quantiles cross"),
+    ],
+)
+def test_a_strangers_mistake_is_named(read, change, message):
+    with pytest.raises(InputError, match=message):
+        read(change(table_of()))
+
+
+def test_forecasts_that_fit_the_next_value_are_noted(read, caplog):
+    with caplog.at_level(logging.WARNING):
+        read(table_of())
+        assert not caplog.records
+        moved = table_of().assign(forecast=VALUES[np.minimum(DAY.targets.ravel() + 1, 239)].ravel())
+        read(moved)
+    assert "one step after far better, times may be one step early" in caplog.text
+
+
+def test_runs_and_files_are_compared(town, tmp_path, capsys):
+    made, cube = town
+    split = {"split": "days:6,2,2", "horizon": 24}
+    runs.run("ridge", cube, tmp_path / "runs" / "ridge", {**split, "intervals": "none"})
+    table_of().to_csv(tmp_path / "mine.csv", index=False)
+    paths = [tmp_path / "mine.csv", tmp_path / "runs"]
+    sums = score(paths, cube, made)
+    rows = tabulate_scores(sums, made, "ridge")["one day"]
+    assert {row["method"] for row in rows} == {"mine", "ridge"}
+    of_ridge = runs.ForecastRun.open(tmp_path / "runs" / "ridge").forecasts()
+    first = of_ridge.isel(time=[0, 24] if of_ridge.sizes["time"] > 24 else [0])
+    error = (first["y_hat"] - first["y"]).to_numpy() / VALUES[:192].std(axis=0)[:, None, None]
+    own = sums[(sums["method"] == "ridge") & (sums["metric"] == "mse")]
+    np.testing.assert_allclose(
+        own["total"].sum() / own["weight"].sum(), (error**2).mean(), rtol=1e-4
+    )
+    words = [*map(str, paths), "--protocol", "town", "--data", str(cube), "--json"]
+    with pytest.raises(SystemExit):
+        main(["score", *words])
+    assert list(json.loads(capsys.readouterr().out)["tasks"]) == ["one day"]
+    with pytest.raises(InputError, match="mine is the name of another row; rename the file"):
+        score([*paths, paths[0]], cube, made)
+
+
+def test_other_data_are_refused(town, monkeypatch):
+    made, cube = town
+    wrong = {"service": "sms", "shape": (240, 4), "checksum": 1}
+    messages = ["no service 'sms'", "240 steps × 3 cells, town has 240 steps × 4", "other values"]
+    for (name, value), message in zip(wrong.items(), messages, strict=True):
+        changed = protocols.Protocol(**{**made.__dict__, name: value})
+        with pytest.raises(InputError, match=f"{message}.*prepare it with: stforecast prepare"):
+            changed.read(cube)
+    right = zlib.crc32(VALUES.tobytes())
+    assert protocols.Protocol(**{**made.__dict__, "checksum": right}).read(cube).shape == (240, 3)
+
+
+def test_frozen_protocols_end_with_their_data():
+    for made in PROTOCOLS.values():
+        for task in made.tasks.values():
+            last = task.targets.max() + 1
+            assert last <= made.shape[0]
+            assert made.name == "metr-la" or last == made.shape[0]
+    assert PROTOCOLS["metr-la"].tasks["hour"].targets.max() == 34_271, "BasicTS's last target"
+
+
+@pytest.mark.slow
+def test_the_page_can_be_typed(traffic_dir, tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).parents[3] / "docs" / "compare.md").read_text().replace("\\\n", "")
+    known = re.findall("^    (stforecast (?:prepare table|score|bench who_wins) .*)$", page, re.M)
+    prepare, of_file, bench, of_runs = (shlex.split(line)[1:] for line in known)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / prepare[3]).symlink_to(traffic_dir / prepare[3])
+    run = CliRunner().invoke
+    assert run(cli, ["-q", *prepare], obj={}).exit_code == 0
+    made = PROTOCOLS["milan88"]
+    values, task = made.read(Path("milan88.nc")), made.tasks["one day"]
+    header = re.search("^time,step,.*$", page, re.M)[0].split(",")
+    rows = [
+        (values.indexes["time"][place], step, cell, *[value] * (len(header) - 3))
+        for places in task.targets
+        for place, step in zip(places, task.steps, strict=True)
+        for cell, value in zip(
+            values["cell"].to_numpy(), values[place - 168].to_numpy(), strict=True
+        )
+    ]
+    pd.DataFrame(rows, columns=header).to_csv("mine.csv", index=False)
+    found = run(cli, ["-q", *of_file], obj={}).output
+    naive = re.search(r"^mine +([\d.]+)", found, re.M)[1]
+    assert re.search(r"^seasonal_week +([\d.]+)", found, re.M)[1] == naive, "as our own row"
+    assert re.search("^fedlean ", found, re.M)
+    quick = [word.replace("fedlean", "seasonal_day") for word in bench]
+    assert run(cli, ["-q", *quick], obj={}).exit_code == 0
+    monkeypatch.setattr(protocols.Protocol, "published", tmp_path / "none.csv")
+    assert "seasonal_day" in run(cli, ["-q", *of_runs], obj={}).output
+    assert "seasonal_day" in Path("sums.csv").read_text()
