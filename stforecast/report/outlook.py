@@ -191,7 +191,7 @@ def _groups(found: Outlook) -> Table:
         held = ", ".join(f"{level} {share(of)}" for level, of in found.coverage.items())
         notes.append(
             "Forecasts of groups are the sums of their cells'; bounds follow from the errors of "
-            f"these sums in the tested forecasts, of which they held: {held}."
+            f"these sums in the tested forecasts. They held: {held}."
         )
     return Table("Groups", rows[:MOST_ROWS], notes)
 
