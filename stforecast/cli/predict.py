@@ -147,13 +147,10 @@ def say_groups(found: Outlook) -> None:
     """Say which sums the tables have, and how many tested ones lay within their bounds."""
     if (sums := found.sums) is None or sums.groups is None:
         return
-    levels, shares = sums.groups.levels, sums.coverage
-    said = [
-        f"{levels.count(level)} {level}"
-        + (f" ({shares[level]:.0%} of tested sums within their bounds)" if level in shares else "")
-        for level in dict.fromkeys(levels)
-    ]
-    click.echo(f"groups: {', '.join(said)}")
+    levels, held = sums.groups.levels, [f"{share:.0%}" for share in sums.coverage.values()]
+    text = ", ".join(f"{levels.count(level)} {level}" for level in dict.fromkeys(levels))
+    text += f"; bounds held {', '.join(held)} of tested sums" if held else ""
+    click.echo(f"groups: {text}")
 
 
 def say_unused(
