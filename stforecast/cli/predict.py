@@ -78,8 +78,8 @@ def predict(
         groups: sums to add to both tables: a CSV with a column cell and one for each level, such
             as cell,site,sector, or columns of the cube, such as site,sector. The sum of all cells
             is added, too.
-        paths: number of joint futures of all cells and steps to write beside --out, as netCDF, from
-            which sums, maxima and spans can be read.
+        paths: number of joint futures of all cells and steps to write next to --out, as netCDF,
+            from which sums, maxima and spans can be read.
     """
     for path in filter(None, (out, plan_file)):
         check_ending(path, ".csv", ".xlsx")
@@ -148,13 +148,10 @@ def say_groups(found: Outlook) -> None:
     """Say which sums the tables have, and how many tested ones lay within their bounds."""
     if (sums := found.sums) is None or sums.groups is None:
         return
-    levels, shares = sums.groups.levels, sums.coverage
-    said = [
-        f"{levels.count(level)} {level}"
-        + (f" ({shares[level]:.0%} of tested sums within their bounds)" if level in shares else "")
-        for level in dict.fromkeys(levels)
-    ]
-    click.echo(f"groups: {', '.join(said)}")
+    levels, held = sums.groups.levels, [f"{share:.0%}" for share in sums.coverage.values()]
+    text = ", ".join(f"{levels.count(level)} {level}" for level in dict.fromkeys(levels))
+    text += f"; bounds held {', '.join(held)} of tested sums" if held else ""
+    click.echo(f"groups: {text}")
 
 
 def say_unused(
@@ -239,6 +236,55 @@ def beyond(found: Outlook) -> str:
             of = f"{same} cells, longest expected in {of}"
         return f"{text}; highest probability of {once}: {chances.max():.0%} of {of}"
     return f"{text}; a run with --intervals also gives probabilities"
+
+
+@command(EVENTS, JSON)
+def explain_command(
+    run: Path,
+    *,
+    history: Path,
+    cell: str,
+    time: str | None = None,
+    events: Path | None,
+    as_json: bool,
+) -> None:
+    """Explain a cell's forecast as sums of parts.
+
+    By input: the mean, the usual value at this time of the week, and the effect of the last hours,
+    days and weeks, events and other services. For methods with parts, also by part of the model:
+    the cell's own correction, the network, and the forecasts that are mixed in.
+
+    Options:
+        history: cube or table to forecast from, as for `stforecast predict`.
+        cell: cell to explain.
+        time: one of the forecast's times, such as 2013-12-02T18:00; by default the
+            highest.
+    """
+    check_run(run)
+    check_history(history)
+    import pandas as pd
+
+    from stforecast.bench.tables import for_terminal
+    from stforecast.forecasting.forecaster import Forecaster
+
+    found = Forecaster.load(run).explain(cell, history, events=events)
+    index = pd.DatetimeIndex(found.forecast.index)
+    times = [f"{at:%Y-%m-%dT%H:%M}" for at in index]
+    asked = times[int(found.forecast.argmax())] if time is None else time.replace(" ", "T")
+    if asked not in times:
+        raise InputError(
+            f"time is {time!r}, expected a time of the forecast: {times[0]} to {times[-1]}"
+        )
+    at = index[times.index(asked)]
+    tables = {"read": found.read, **({} if found.model is None else {"model": found.model})}
+    if as_json:
+        parts = {name: table.loc[at].to_dict() for name, table in tables.items()}
+        about = {"kind": "explanation", "cell": cell, "time": at.isoformat()}
+        say_json({**about, "forecast": float(found.forecast[at]), **parts})
+        return
+    click.echo(f"cell {cell}: {found.words(at)}")
+    for name in tables:
+        click.echo(f"\n{for_terminal(found.rows(at, of_model=name == 'model'))}")
 
 
 @command(EVENTS, sections=section("New cells", "stforecast.forecasting.adapt:AdaptOptions"))

@@ -33,6 +33,7 @@ from stforecast.forecasting.adapt import AdaptOptions, adapt
 from stforecast.forecasting.backtest import Backtest, FoldResult, run_folds
 from stforecast.forecasting.config import Config, check_read, read_by, resolve
 from stforecast.forecasting.evaluate import By, Evaluation
+from stforecast.forecasting.explain import Explanation, explain
 from stforecast.forecasting.fit import Predictor, fit, prepare_series
 from stforecast.forecasting.history import (
     open_history,
@@ -409,7 +410,7 @@ class Forecaster:
 
         Returns:
             Forecasts (time × group), the sums of the cells' in seven digits, and bounds; None
-            without those of cells, or tested forecasts.
+            without bounds of cells, or without tested forecasts.
 
         Raises:
             InputError: as `predict`; if the groups cannot be read.
@@ -422,6 +423,25 @@ class Forecaster:
         found = make_outlook(self, series, steps, tested=self.tested(), groups=members).sums
         assert found is not None
         return found.forecast, found.interval
+
+    def explain(
+        self, cell: Any, history: Data | Series | None = None, *, events: AnyPath | None = None
+    ) -> Explanation:
+        """Explain the forecasts of a cell as sums of parts, see `stforecast.forecasting.explain`.
+
+        Args:
+            cell: id of the cell.
+            history: as for `predict`.
+            events: as for `predict`.
+
+        Raises:
+            InputError: as `predict`; for an unknown cell.
+        """
+        series = self.read(history, events)
+        known = [str(one) for one in series.cells]
+        if str(cell) not in known:
+            raise choose("cell", str(cell), known)
+        return explain(self._fitted(), series, known.index(str(cell)))
 
     def tested(self) -> xr.Dataset | None:
         """Return `test_forecasts` of the fit or of the run it was loaded from, if there are any."""

@@ -1,6 +1,6 @@
 """Sums of forecasts over groups of cells, such as sites, sectors and a city, with bounds.
 
-The forecast of a group is the sum of those of its cells, so levels add up. Its bounds are not the
+The forecast of a group is the sum of its cells' forecasts, so levels add up. Its bounds are not the
 sums of bounds, which cover too much, as errors cancel in part. The distances from forecast to bound
 are added, and multiplied by a factor for each group, step ahead and side. It follows the errors of
 the same sums in the tested forecasts, in the way that the bounds of cells follow theirs
@@ -29,7 +29,7 @@ from stforecast.intervals.calibration import tracked_side
 log = logging.getLogger(__name__)
 
 CELL, ALL = "cell", "all"
-"""Level of cells, and that of their total."""
+"""Level of cells, and level of their total."""
 
 BLOCK = 512
 """Cells whose tested forecasts are in memory at a time."""
@@ -143,7 +143,7 @@ def read_groups(text: str, series: Series) -> Groups:
 def _of_file(path: Path, series: Series) -> dict[str, list[str]]:
     table = read_texts(path, "table of groups", (CELL,), REMEDY)
     if len(table.columns) < 2 or CELL in table.columns[table.columns.duplicated()]:
-        raise InputError(f"{path}: no column of a level beside the cells; {REMEDY}")
+        raise InputError(f"{path}: no column of a level, only cells; {REMEDY}")
     twice = table[CELL][table[CELL].duplicated()]
     if len(twice):
         raise InputError(f"{path}: more than one line of cell {twice.iloc[0]}; keep one")
@@ -164,7 +164,7 @@ def _of_cube(text: str, series: Series) -> dict[str, list[str]]:
 
 @dataclass(frozen=True, eq=False)
 class SumErrors:
-    """Errors of sums in tested forecasts, and what bounds of the coming sums follow from them.
+    """Errors of sums in tested forecasts, and the factors that follow from them.
 
     Attributes:
         forecasts: `y`, `y_hat`, `lower` and `upper` of groups, with dimensions `(cell, time,
@@ -179,7 +179,7 @@ class SumErrors:
 
     @classmethod
     def of(cls, tested: xr.Dataset, groups: Groups) -> SumErrors:
-        """Return those of tested forecasts with bounds, see `Forecaster.test_forecasts`.
+        """Return the errors of tested forecasts with bounds, see `Forecaster.test_forecasts`.
 
         The first half of the windows begins the factors, and the second half moves them. A cell
         that is missing or without finite bounds is left out of forecast and sum alike.
@@ -221,7 +221,7 @@ class SumErrors:
     ) -> Interval:
         """Return bounds of sums (time × group) from the forecasts and bounds of their cells.
 
-        Cells with infinite bounds, of which too few errors are known, count with none; beyond the
+        Cells with infinite bounds, as too few errors are known, add no distance; beyond the
         tested steps there are no bounds.
         """
         centre, interval = of_cells

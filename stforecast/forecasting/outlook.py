@@ -47,7 +47,7 @@ class Outlook:
         interval: their bounds; None if the model has none.
         plan: `planning.plan` of each cell, in rows named `cell`.
         chances: probabilities (time × cell) of `exceedance`; None without a threshold or bounds.
-        groups: groups whose sums stand in place of cells, named by their labels; None of cells.
+        groups: groups whose sums are the columns, named by their labels; None for cells.
         coverage: share of tested sums within their bounds, by level of the groups.
         sums: the same of groups of these cells; None without groups.
     """

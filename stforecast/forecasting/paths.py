@@ -40,7 +40,7 @@ def sample_paths(
         forecast: table (time × cell), not cut at limits: `predict(…, limits=planning.ANY)`.
         interval: its bounds, likewise.
         tested: tested forecasts with bounds, see `Forecaster.test_forecasts`.
-        n: number of paths, of which each takes the errors of another tested forecast.
+        n: number of paths; each takes the errors of another tested forecast.
         limits: lowest and highest possible value, at which paths are cut.
 
     Returns:

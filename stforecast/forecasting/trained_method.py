@@ -157,6 +157,14 @@ class TrainedMethod:
         assert found is not None
         return found
 
+    def of_cell(
+        self, series: np.ndarray, starts: np.ndarray, calendar: Calendar, cell: int
+    ) -> np.ndarray:
+        """Forecast one cell of a series, `(1, windows, horizon)`, where each is a client."""
+        ids = np.array([cell])
+        found = self._quantiles(series[:, ids], starts, calendar.of_cells(ids), torch.tensor(ids))
+        return found[..., len(self.levels) // 2]
+
     def _quantiles(
         self, series: np.ndarray, starts: np.ndarray, calendar: Calendar, ids: Tensor
     ) -> np.ndarray:

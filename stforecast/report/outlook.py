@@ -166,11 +166,12 @@ def _passing(plan: pd.DataFrame, side: Side, series: Series) -> Table | None:
 
 
 def _groups(found: Outlook) -> Table:
-    """Return the plan of groups, level by level, at most `MOST_ROWS` of them."""
+    """Return the plan of groups, the largest first, at most `MOST_ROWS` of them."""
     plan, side, groups = found.plan, found.side, found.groups
     assert groups is not None
     rows, name = [], chance_column(plan)
-    for (label, row), size in zip(plan.iterrows(), groups.sizes, strict=True):
+    for i in np.argsort(-groups.sizes, kind="stable"):
+        label, row, size = plan.index[i], plan.iloc[i], groups.sizes[i]
         at = row[f"{side.worst}_time"]
         one = {
             "group": str(label),
@@ -191,7 +192,7 @@ def _groups(found: Outlook) -> Table:
         held = ", ".join(f"{level} {share(of)}" for level, of in found.coverage.items())
         notes.append(
             "Forecasts of groups are the sums of their cells'; bounds follow from the errors of "
-            f"these sums in the tested forecasts, of which they held: {held}."
+            f"these sums in the tested forecasts. They held: {held}."
         )
     return Table("Groups", rows[:MOST_ROWS], notes)
 

@@ -423,7 +423,7 @@ def _add_paths(app: FastAPI, service: ForecastService) -> None:
         ] = None,
         bounds: Annotated[bool, Query(description="Whether to add bounds.")] = True,
         format: Annotated[Literal["json", "csv"], Query(description="Format.")] = "json",
-        level: Annotated[str, Query(description="Level of groups, in place of cells.")] = CELL,
+        level: Annotated[str, Query(description="Level of groups, such as site.")] = CELL,
     ) -> Response:
         for name in request.query_params:
             if name not in (known := ("cell", "steps", "bounds", "format", "level")):

@@ -320,4 +320,28 @@ def test_groups_are_in_both_tables_and_paths_in_a_file(stforecast, town, tmp_pat
     assert json.loads(text)["paths"] == str(tmp_path / "day-paths.nc")
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "day.csv"), table)
     page = (tmp_path / "out" / "report.html").read_text()
-    assert page.index("Groups") < page.index(">Plan<")
+    assert (
+        page.index("Groups") < page.index(">all<") < page.index(">site x<") < page.index(">Plan<")
+    )
+
+
+def test_a_forecast_is_explained_at_a_time(stforecast, town, tmp_path):
+    out, run = tmp_path / "f.csv", tmp_path / "run"
+    settings = ["--split", "days:6,2,2", "--horizon", "3", "--service", "internet"]
+    assert stforecast("run", "--data", town, "--method", "ridge", *settings, "--out", run)[0] == 0
+    assert stforecast("predict", run, "--history", town, "--out", out)[0] == 0
+    table = pd.read_csv(out)
+    cell, time = str(table["cell"].iloc[-1]), table["time"].iloc[-1][:16]
+    asked = ["explain", run, "--history", town, "--cell", cell]
+    code, text, err = stforecast(*asked, "--time", time, "--json")
+    assert code == 0, err
+    found = json.loads(text)
+    assert found["forecast"] == pytest.approx(table["internet"].iloc[-1], rel=1e-5)
+    assert sum(found["read"].values()) == pytest.approx(found["forecast"])
+    code, text, _ = stforecast(*asked)
+    assert code == 0
+    assert text.startswith(f"cell {cell}: ")
+    assert "usual at this time of the week" in text
+    code, _, err = stforecast(*asked, "--time", "2001-01-01T00:00")
+    assert code == 2
+    assert "expected a time of the forecast" in err

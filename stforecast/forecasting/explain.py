@@ -1,0 +1,240 @@
+"""Explanations: a forecast as a sum of parts, by input and by part of the model.
+
+By input: a forecast from readings that are as usual at their times, and the effect of each part of
+the real ones: the last hours, the day and the week before, events, other services. A reading as
+usual is the cell's mean at the same time of the same weekday over the history. By part of the
+model: the map that all cells share, and the effect of the cell's own correction, of the network and
+of mixing in other forecasts.
+
+Parts are Shapley values: the mean effect of a part over all orders of adding the parts (Shapley,
+"A value for n-person games", 1953; Štrumbelj, Kononenko, "Explaining prediction models and
+individual predictions with feature contributions", 2014). They add up to the forecast for any
+model. Linear parts have the same value in every order, so they are exact.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+import torch
+
+from stforecast.data.clock import Calendar
+from stforecast.data.dates import DAY, WEEK
+from stforecast.data.series import Series
+from stforecast.federated.core.state import State
+from stforecast.forecasting.fit import Predictor
+from stforecast.forecasting.mixed_forecasts import Mixture
+from stforecast.forecasting.model import FittedModel
+from stforecast.forecasting.trained_method import TrainedMethod
+from stforecast.methods.fedlean import OWN
+
+MEAN, USUAL = "mean of the history", "usual at this time of the week"
+AGES = ("last three hours", "day before", "week before", "earlier weeks")
+EVENTS, SERVICES, LIMITS = "events", "other services", "limits of the service"
+CORRECTION, NETWORK, MIXED = "own correction", "network", "mixed in and recent errors"
+"""Names of parts."""
+
+BAR = 20
+"""Characters of the longest bar."""
+
+Values = np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """A cell's forecast as sums of parts, in the data's units.
+
+    Attributes:
+        forecast: `(steps,)` forecasts by time.
+        read: parts (time × part) by input.
+        model: parts (time × part) by part of the model; None for a model without such parts.
+    """
+
+    forecast: pd.Series
+    read: pd.DataFrame
+    model: pd.DataFrame | None
+
+    def rows(self, time: pd.Timestamp, *, of_model: bool = False) -> list[dict[str, str]]:
+        """Return a row for each part of the forecast at a time, with a bar of its size."""
+        table = self.model if of_model and self.model is not None else self.read
+        parts = table.loc[time]
+        most = parts.abs().max() or 1.0
+        return [
+            {
+                "part": str(name),
+                "adds": f"{value:+,.4g}",
+                "bar": ("█" if value > 0 else "░") * round(BAR * abs(value) / most),
+            }
+            for name, value in parts.items()
+        ]
+
+    def words(self, time: pd.Timestamp) -> str:
+        """Say how far a forecast is from usual, and name the part that explains most of it."""
+        parts, forecast = self.read.loc[time], self.forecast[time]
+        change = parts.drop([MEAN, USUAL])
+        total, usual = change.to_numpy().sum(), parts[[MEAN, USUAL]].to_numpy().sum()
+        text = f"{forecast:,.4g} at {time:%a %d %b %H:%M}, usual is {usual:,.4g}"
+        largest = str((change * np.sign(total)).idxmax()) if len(change) else ""
+        if not largest or change[largest] * np.sign(total) < abs(total) / 2 or not total:
+            return text
+        return f"{text}: {'above' if total > 0 else 'below'} it mainly by {largest}"
+
+
+def explain(model: FittedModel, series: Series, cell: int) -> Explanation:
+    """Explain the forecast of a cell, at a position of the series, after the series' end."""
+    z = model.scaler.transform(series.values, at_end=True)
+    calendar, predictor = model.scaler.calendar(series), model.latest
+    usual, parts = _usual(z, calendar), _parts(z, calendar, model.config.window.horizon)
+
+    def read(known: frozenset[str]) -> Values:
+        given, own = usual.copy(), calendar
+        for name, steps in parts.items():
+            if name in known:
+                given[steps] = z[steps]
+        if own.events is not None and EVENTS not in known:
+            none = np.zeros(len(own.events.kind), dtype=bool)
+            events = {n: getattr(own.events, n)[none] for n in ("kind", "begin", "end", "at")}
+            own = dataclasses.replace(own, events=dataclasses.replace(own.events, **events))
+        if own.covariates is not None and SERVICES not in known:
+            observed = np.where(np.isfinite(own.covariates.observed), 0.0, np.nan)
+            covariates = dataclasses.replace(own.covariates, observed=observed)
+            own = dataclasses.replace(own, covariates=covariates)
+        return _forecast(predictor, given, own, cell)
+
+    players = [*parts]
+    players += [EVENTS] * (calendar.events is not None)
+    players += [SERVICES] * (calendar.covariates is not None)
+    mean = np.full(model.config.window.horizon, np.nan_to_num(np.nanmean(z[:, cell])))
+    base, added = shapley(read, players)
+    by_read = {MEAN: mean, USUAL: base - mean, **added}
+    by_model = None
+    if isinstance(predictor, TrainedMethod) and (own := _switches(predictor)):
+
+        def with_parts(on: frozenset[str]) -> Values:
+            return _forecast(_without(predictor, {*own} - on), z, calendar, cell)
+
+        base, added = shapley(with_parts, own)
+        by_model = {"map or network of all cells": base, **added}
+    return _in_units(model, series, cell, by_read, by_model)
+
+
+def shapley(
+    value: Callable[[frozenset[str]], Values], players: Sequence[str]
+) -> tuple[Values, dict[str, Values]]:
+    """Return the value of nobody, and the Shapley value of each player.
+
+    >>> base, added = shapley(lambda of: np.array([1.0 + 2 * len(of)]), ["a", "b"])
+    >>> base.tolist(), added["a"].tolist()
+    ([1.0], [2.0])
+    """
+    n, found = len(players), {}
+    worth = {
+        frozenset(some): value(frozenset(some))
+        for size in range(n + 1)
+        for some in combinations(players, size)
+    }
+    for player in players:
+        found[player] = np.sum(
+            [
+                (worth[others | {player}] - worth[others]) / (n * math.comb(n - 1, len(others)))
+                for others in worth
+                if player not in others
+            ],
+            axis=0,
+        )
+    return worth[frozenset()], found
+
+
+def _usual(z: Values, calendar: Calendar) -> Values:
+    """Return readings `(steps, cells)` as usual: means of the same time of the week, or of day."""
+    times, table = calendar.local_times(np.arange(len(z))), pd.DataFrame(z)
+    of_day = times.hour * 60 + times.minute
+    usual = table.groupby(times.day_of_week * 1440 + of_day).transform("mean")
+    usual = usual.fillna(table.groupby(of_day).transform("mean"))
+    return np.where(np.isnan(z), np.nan, usual)
+
+
+def _parts(z: Values, calendar: Calendar, horizon: int) -> dict[str, slice]:
+    """Return the steps of each part of a history."""
+    hours = max(1, calendar.steps_in(pd.Timedelta("3h")))
+    ends = [0, hours, calendar.steps_in(DAY), calendar.steps_in(WEEK) + horizon, len(z)]
+    ends = [min(max(end, hours * (i > 0)), len(z)) for i, end in enumerate(ends)]
+    pairs = zip(AGES, ends[1:], ends, strict=False)
+    return {name: slice(len(z) - a, len(z) - b) for name, a, b in pairs if a > b}
+
+
+def _forecast(predictor: Predictor, z: Values, calendar: Calendar, cell: int) -> Values:
+    """Return the forecast `(horizon,)` of one cell; the others are computed only if it needs it."""
+    start = np.array([len(z)])
+    if isinstance(predictor, TrainedMethod) and predictor.clients.by_cell:
+        return predictor.of_cell(z, start, calendar, cell)[0, 0]
+    return predictor.predict(z, start, calendar)[cell, 0]
+
+
+class _Unmixed(TrainedMethod):
+    """A trained method's own forecasts, with which none are mixed."""
+
+    @property
+    def mixture(self) -> Mixture:
+        """Nothing."""
+        return Mixture(self.config.window, self.config.loss.n_outputs)
+
+
+def _switches(predictor: TrainedMethod) -> list[str]:
+    """Return the parts of a method that can be left out."""
+    state = predictor.snapshot
+    linear = OWN in state.clients.memory
+    mixes = predictor.mixture.has_experts or predictor.mixture.pretrained
+    return [CORRECTION, NETWORK] * linear + [MIXED] * mixes
+
+
+def _without(predictor: TrainedMethod, parts: set[str]) -> TrainedMethod:
+    """Return a trained method without some of its parts."""
+    kind = _Unmixed if MIXED in parts else TrainedMethod
+    held = {f.name: getattr(predictor, f.name) for f in dataclasses.fields(predictor)}
+    held["snapshot"] = _state_without(predictor.snapshot, parts)
+    if predictor.former is not None:
+        held["former"] = _without(predictor.former, parts)
+    return kind(**held)
+
+
+def _state_without(state: State, parts: set[str]) -> State:
+    """Return a state whose own correction, or head of the network, is 0."""
+    server, memory = dict(state.server), dict(state.clients.memory)
+    if CORRECTION in parts:
+        memory[OWN] = torch.zeros_like(memory[OWN])
+    if NETWORK in parts:
+        server |= {n: torch.zeros_like(t) for n, t in server.items() if n.startswith("head.")}
+    clients = dataclasses.replace(state.clients, memory=memory)
+    return dataclasses.replace(state, server=server, clients=clients)
+
+
+def _in_units(
+    model: FittedModel,
+    series: Series,
+    cell: int,
+    read: Mapping[str, Values],
+    by_model: Mapping[str, Values] | None,
+) -> Explanation:
+    """Return parts in the data's units; the first of them has the mean of the scale."""
+    scale = model.scaler.mean, model.scaler.std
+    mean, std = (np.broadcast_to(of, len(series.cells))[cell] for of in scale)
+    steps = model.step * np.arange(1, model.config.window.horizon + 1)
+    times = series.zoned(pd.DatetimeIndex(series.times[-1] + steps, name="time"))
+
+    def table(parts: Mapping[str, Values]) -> tuple[pd.Series, pd.DataFrame]:
+        found = std * pd.DataFrame(parts, times, dtype=float)
+        found.iloc[:, 0] += mean
+        uncut = found.sum(axis=1)
+        forecast = uncut.clip(*model.limits)
+        cut = {LIMITS: forecast - uncut} if (forecast != uncut).any() else {}
+        return forecast, found.assign(**cut)
+
+    forecast, by_read = table(read)
+    return Explanation(forecast, by_read, None if by_model is None else table(by_model)[1])
