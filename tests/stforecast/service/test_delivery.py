@@ -1,6 +1,7 @@
 """What a delivery is, as a whole: believed, or held back with the way on."""
 
 import json
+import sys
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ from in_service import DAYS, values, write
 from data_prep.cube import open_cube
 from data_prep.sets.table import prepare
 from stforecast.cli.main import main
-from stforecast.service.delivery import Delivery, _in_another_unit, _named, digit_of
+from stforecast.service.delivery import Delivery, _in_another_unit, _named, _swapped, digit_of
 from stforecast.service.expected import Expected, Usual
 from stforecast.service.folder import last_state, read_state
 from stforecast.service.held import held_back
@@ -103,6 +104,21 @@ def test_levels_of_many_cells_are_doubted_from_the_same_factor_up_and_down(facto
     doubt = _in_another_unit(Delivery(factor * own, expected, 0, 0, [], Usual(0.1, 0.1), 1.0))
     assert (doubt is not None) == found
     assert doubt is None or doubt.factor == 1.0  # No unit is near, so no factor is named.
+
+
+@pytest.mark.parametrize("order", [[1, 0, 2, 3], [0, 1, 2, 3]])
+def test_places_are_assigned_only_where_cells_are_nearer_to_what_others_had(order, monkeypatch):
+    own = np.array([10.0, 30.0, 90.0, 200.0]) * np.ones((8, 1))
+    times = pd.date_range("2024-02-10", periods=8, freq="h")
+    expected = Expected(times, own, own / 50, own / 50, own > 0)
+    off = own[:, order] + [3.0, -3.0, 0.0, 0.0]
+    of = Delivery(off, expected, 0, 0, list("abcd"), Usual(0.1, 0.1), 1.0)
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    if order == sorted(order):  # Two cells are odd, but nearest to their own places.
+        assert _swapped(of) is None
+    else:
+        with pytest.raises(ImportError):
+            _swapped(of)
 
 
 def test_corrections_of_old_days_by_one_factor_are_held_back(updated, tmp_path):
