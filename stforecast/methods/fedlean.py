@@ -218,8 +218,10 @@ If the windows read a profile, the columns of the steady map come first, then as
 that reads the profile. The rows of the profile are 0 in the steady map.
 """
 
-PRODUCTS, MOMENTS = "products", "moments"
-"""Names of Gₙ, its upper triangle, and of Mₙ in the upload of the first round."""
+PRODUCTS, MOMENTS, HOURS = "products", "moments", "hours"
+"""Names of Gₙ, its upper triangle, of Mₙ and of the mean week in the upload of the first round.
+
+The server has no tensor of these names, as norms of uploads may be bounded by its own."""
 
 FACTOR, KNOWN = "factor", "known"
 """Names of what a process keeps (`Cohort.kept`), as it depends on windows and W alone: the factor
@@ -393,7 +395,7 @@ class FedLean(MixesForecasts, FedAvg):
         """Return the mean products of each client's windows."""
         products, moments = self._products(cohort.data), self._moments(cohort.data, self._base)
         row, column = torch.triu_indices(*products.shape[1:])
-        week = {WEEK: self._week(cohort.data)} if self._sends_week else {}
+        week = {HOURS: self._week(cohort.data)} if self._sends_week else {}
         return {PRODUCTS: products[:, row, column], MOMENTS: moments, **week}
 
     @property
@@ -497,8 +499,9 @@ class FedLean(MixesForecasts, FedAvg):
         if of.round > 0:
             return {**server, **super().aggregate(server, of, uploads)}
         means = {name: weighted_mean(t, of.sizes) for name, t in uploads.items()}
-        products, moments = means.pop(PRODUCTS), means.pop(MOMENTS)
-        return {**server, **means, MAP: self._solved(symmetric(products, len(moments)), moments)}
+        moments, week = means[MOMENTS], {WEEK: means[HOURS]} if HOURS in means else {}
+        solved = self._solved(symmetric(means[PRODUCTS], len(moments)), moments)
+        return {**server, MAP: solved, **week}
 
     def _solved(self, products: Tensor, moments: Tensor) -> Tensor:
         """Return the maps of the means G and M, side by side."""
