@@ -98,7 +98,8 @@ def repeatable(name: str) -> Iterator[Repeatable]:
             continue
         n, minutes = re.findall(r"[\d.]+", facts["runs"])
         for row in rows:
-            seconds = row.get("train s", row.get("seconds", 60 * float(minutes) / float(n)))
+            mean = 60 * float(minutes) / float(n)
+            seconds = float(row.get("train s", row.get("seconds", mean)))
             other = row.get("reference", row["method"]) != row["method"]
             if seconds > 0.1:  # Else it learns nothing.
                 yield Repeatable(other, seconds * row["runs"], benchmark, row)

@@ -121,8 +121,8 @@ def grid_jobs(grid: Grid[R], out: Path, *, progress: bool) -> list[Job[R]]:
                 folder /= f"fold-{fold.number}"
             shared = grid.kind.job_settings(grid, entry, scenario, data)
             seeds = grid.seeds_of(entry)
-            names = (path.name.removeprefix("seed-") for path in folder.glob("seed-*"))
-            known = {int(name) for name in names if name.isdigit()}
+            numbers = (path.name.removeprefix("seed-") for path in folder.glob("seed-*"))
+            known = {int(number) for number in numbers if number.isdigit()}
             for turn, seed in enumerate([*seeds, *sorted(known - {*seeds})]):
                 settings = {**shared, "seed": seed, **(fold.settings if fold else {})}
                 place = folder / f"seed-{seed}"

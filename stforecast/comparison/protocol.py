@@ -16,7 +16,7 @@ from types import MappingProxyType
 import numpy as np
 import xarray as xr
 
-from data_prep.base.errors import InputError, choose
+from data_prep.base.errors import InputError, Words, choose
 from data_prep.cube import local_time, observed
 from stforecast.data.cubes import open_cube
 
@@ -68,7 +68,7 @@ class Protocol:
     shape: tuple[int, int]
     tasks: MappingProxyType[str, Task]
     metrics: tuple[str, ...]
-    prepare: str
+    prepare: Words
     by_step: bool = False
     checksum: int | None = None
 
@@ -84,10 +84,10 @@ class Protocol:
         Raises:
             InputError: if they are not the protocol's.
         """
-        remedy = f"; prepare it with: {self.prepare}"
+        again = "; prepare it with: "
         with open_cube(path) as cube:
             if self.service not in cube:
-                raise InputError(f"{path}: no service {self.service!r}{remedy}")
+                raise InputError(f"{path}: no service {self.service!r}{again}", self.prepare)
             found = observed(cube, self.service).load()
             found = found.assign_coords(time=local_time(cube), cell=found["cell"].astype(str))
             found.attrs["time_zone"] = str(cube.attrs.get("time_zone", "UTC"))
@@ -95,9 +95,9 @@ class Protocol:
             size, wanted = (
                 " steps × ".join(map(str, shape)) for shape in (found.shape, self.shape)
             )
-            raise InputError(f"{path}: {size} cells, {self.name} has {wanted}{remedy}")
+            raise InputError(f"{path}: {size} cells, {self.name} has {wanted}{again}", self.prepare)
         if self.checksum not in (None, zlib.crc32(found.to_numpy().tobytes())):
-            raise InputError(f"{path}: other values than those of {self.name}{remedy}")
+            raise InputError(f"{path}: other values than those of {self.name}{again}", self.prepare)
         return found
 
     def task_of(self, steps: np.ndarray, source: str) -> str:
@@ -131,17 +131,19 @@ PROTOCOLS = {
     for protocol in (
         Protocol(
             "milan88", "records", (1488, 88), _OF_62_DAYS, _SCORES,
-            "stforecast prepare table --raw milan-records-88cells-62days.csv.gz --clock local "
-            "--time-zone Europe/Rome --name records --out milan88.nc",
+            Words(
+                "stforecast prepare table {raw:milan-records-88cells-62days.csv.gz} {clock:local} "
+                "{time_zone:Europe/Rome} {name:records} {out:milan88.nc}"
+            ),
             checksum=2_905_509_740,
         ),
         Protocol(
             "milan10000", "internet", (1488, 10_000), _OF_62_DAYS, _SCORES,
-            "stforecast prepare milan --raw raw/ --step 1h --out milan10000.nc",
+            Words("stforecast prepare milan {raw:raw/} {step:1h} {out:milan10000.nc}"),
         ),
         Protocol(
             "metr-la", "speed", (34_272, 207), _OF_SPLIT, ("raw_mae", "raw_rmse", "raw_mape"),
-            "stforecast prepare metr-la --raw metr-la.h5 --out metr-la.nc",
+            Words("stforecast prepare metr-la {raw:metr-la.h5} {out:metr-la.nc}"),
             by_step=True,
         ),
     )

@@ -269,7 +269,8 @@ def tabulate_scores(
         for (metric, step), part in some.groupby(["metric", "step"], sort=False):
             head = _head(str(metric), str(step))
             for name, own in part.groupby("method", sort=False):
-                value = _metric(str(metric)).finalise(own["total"].sum(), own["weight"].sum())
+                sums_of_all = (own[[n]].to_numpy().sum(axis=0) for n in ("total", "weight"))
+                (value,) = _metric(str(metric)).finalise(*sums_of_all)
                 cells[str(name)][head] = number(float(value), ".4f")
         errors = _errors(some[(some["metric"] == protocol.metrics[0]) & (some["step"] == ALL)])
         everyone = _resampled(errors, protocol.metrics[0])

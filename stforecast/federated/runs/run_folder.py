@@ -208,7 +208,7 @@ def commit() -> str:
     try:
         git = partial(subprocess.run, check=True, capture_output=True, text=True, cwd=here.parent)
         git(["git", "ls-files", "--error-unmatch", here.name])  # Else it is another repository's.
-        return str(git(["git", "describe", "--always", "--dirty", "--abbrev=10"]).stdout.strip())
+        return str(git(["git", "describe", "--always", "--dirty"]).stdout.strip())
     except (OSError, subprocess.CalledProcessError):
         return ""
 

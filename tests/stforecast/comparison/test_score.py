@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from data_prep.cube import make_cube, write_cube
 from stforecast.cli.main import cli, main
 from stforecast.comparison import protocol as protocols
@@ -35,7 +35,7 @@ def town(tmp_path, monkeypatch):
         units="1", time_zone="Europe/Rome",
     )  # fmt: skip
     metrics = ("mse", "mae", "pinball")
-    made = Protocol("town", "calls", (240, 3), TASKS, metrics, "stforecast prepare table …")
+    made = Protocol("town", "calls", (240, 3), TASKS, metrics, Words("stforecast prepare table"))
     monkeypatch.setitem(PROTOCOLS, "town", made)
     return made, write_cube(cube, tmp_path / "town.nc")
 
