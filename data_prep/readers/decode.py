@@ -57,7 +57,7 @@ def apply(parts: Sequence[Part], options: TableOptions) -> list[Table]:
 
 
 def _named(table: Table, part: Part, *, alone: bool) -> Table:
-    """Return a table of several, named by its file if it is alone in it."""
+    """Return a table of several, named by its file if that has no other."""
     name = part.name if not part.sheet else str(Path(part.name).with_name(part.path.name))
     of_sheet = bool(part.sheet) and not alone
     shown = f"{part.path.name}, {part.name}" if of_sheet else name

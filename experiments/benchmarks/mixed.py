@@ -19,7 +19,7 @@ ALONE = "solo"
 
 @benchmark("mixed.csv")
 def mixed(results: Results, *data: Path) -> str:
-    """Compare errors of clients that take turns at different models, with those trained alone.
+    """Compare errors of clients that take turns at different models, with training by themselves.
 
     RUNS are those of `stforecast bench mixed`. Errors are means over the clients of a model; the
     interval of a ratio is over seeds.
@@ -48,7 +48,7 @@ def mixed(results: Results, *data: Path) -> str:
 
 
 def mixed_table(rows: pd.DataFrame) -> str:
-    """Tabulate by how many per cent errors are above training alone, a column for each model."""
+    """Tabulate by how many per cent errors are above local training, a column for each model."""
     table: dict[str, dict[str, str]] = defaultdict(dict)
     for _, row in rows.iterrows():
         cell = f"{row['above']:+.1f} [{row['low']:.1f}, {row['high']:.1f}]"

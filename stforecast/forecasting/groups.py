@@ -182,7 +182,7 @@ class SumErrors:
         """Return the errors of tested forecasts with bounds, see `Forecaster.test_forecasts`.
 
         The first half of the windows begins the factors, and the second half moves them. A cell
-        that is missing or without finite bounds is left out of forecast and sum alike.
+        that is missing or without finite bounds is left out of both forecast and sum.
         """
         y, y_hat, down, up = _summed(tested.reindex(cell=groups.cells), groups)
         n, coverage = y.shape[1] // 2, float(tested.attrs["coverage"])

@@ -4,7 +4,7 @@ Windows of a cell that has just gone on air would read little. So each is foreca
 the week before the first reading filled, and the forecasts are averaged. The fill is the mean week
 of all cells, which clients sent with their other sums, on the line through the cell's own readings,
 and their mean distance to that line at each hour of the day: a day of readings tells most of the
-cell's own day, others tell how weekends differ. It is read by windows alone, and is never a target.
+cell's own day, others tell how weekends differ. Only windows read it; it is never a target.
 """
 
 from __future__ import annotations
