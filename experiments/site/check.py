@@ -101,7 +101,7 @@ def repeatable(name: str) -> Iterator[Repeatable]:
             mean = 60 * float(minutes) / float(n)
             seconds = float(row.get("train s") or row.get("seconds") or mean)
             other = row.get("reference", row["method"]) != row["method"]
-            if seconds > 0.1:  # Else it learns nothing.
+            if seconds > 0.1 and ("train s" in row or not other):  # Else it learns nothing.
                 yield Repeatable(other, seconds * row["runs"], benchmark, row)
 
 
