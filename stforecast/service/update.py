@@ -231,9 +231,13 @@ def _with_history(
 def _write(
     path: Path, forecaster: Forecaster, state: ServiceState, updated: Updated, *, linked: bool
 ) -> None:
-    """Write the next state; a model that is `linked` is the one in service."""
+    """Write the next state; a model that is `linked` is the one before.
+
+    That of the run is copied, as somebody may write over its files.
+    """
     with writing(path, "give the same records again"), folder.next_state(path) as part:
-        source = model_files.model_folder(path)
+        source = path / model_files.IN_SERVICE
+        linked = linked and source.is_dir()
         if not (linked and model_files.link_model(source, part / "model", MODEL)):
             forecaster.save(part / "model")
         folder.write_state(state, part)

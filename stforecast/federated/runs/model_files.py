@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.numpy import save_file
-from safetensors.torch import load_file
+from safetensors.numpy import load_file, save_file
 
 from data_prep.base.errors import InputError, no_file, reading
 from data_prep.base.files import atomic_path, checksum
@@ -84,8 +83,7 @@ def read_model(
                 f"{path}: cannot be trusted: it has {checksum(path)}, {name} says {expected}; "
                 f"{AGAIN}"
             )
-        # They are mapped, privately, so that only what is used is read.
-        return folder, about, {name: t.numpy() for name, t in load_file(path).items()}
+        return folder, about, load_file(path)
 
 
 def model_folder(folder: Path) -> Path:
