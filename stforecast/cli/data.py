@@ -147,7 +147,8 @@ def _typed(ctx: click.Context) -> str:
             value = shown(value) if isinstance(value, Path) else value
             value = list(value) if isinstance(value, tuple) else value
             words += option_words(option, value, Path())
-    return shlex.join(words)
+    text = shlex.join(words).encode(errors="backslashreplace")  # A name may be no UTF-8.
+    return text.decode()
 
 
 def _preview(read: Callable[[], xr.Dataset], raw: Path, *, as_json: bool) -> None:

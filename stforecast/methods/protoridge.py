@@ -110,6 +110,11 @@ class ProtoRidge(FedLean):
         """Return False: there is no network."""
         return False
 
+    @property
+    def _sends_week(self) -> bool:
+        """Return False: prototypes are all that is sent."""
+        return False
+
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> dict[str, Tensor]:
         """Return a map of zeros, which is of no round yet; clients keep no network."""
         server = super().init(clients, sizes, seed)

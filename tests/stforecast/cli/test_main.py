@@ -320,9 +320,9 @@ def test_the_default_forecaster_needs_no_setting_and_says_what_it_chose(stforeca
     args = ["run", "--data", town, "--service", "internet", "--split", "days:7,1,2"]
     code, out, err = stforecast(*args, "--rounds", 3, "--out", tmp_path / "r")
     assert (code, err) == (0, "")
-    # The triangle of 1 + 48 readings, 4 of the calendar and their 10 products, and as many moments;
-    # then a network.
-    most, network = 63 * 64 // 2 + 63, 52 * 64 + 64 + 64 * 32 + 32 + 32 + 1
+    # The triangle of 1 + 48 readings, 4 of the calendar and their 10 products, as many moments, and
+    # a mean week; then a network.
+    most, network = 63 * 64 // 2 + 63 + 168, 52 * 64 + 64 + 64 * 32 + 32 + 32 + 1
     total = most + 2 * network
     assert f"a client sends at most {max(most, network):,} floats" in out
     assert f"it sends {total:,} in all rounds" in out
