@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from data_prep import DATA_SETS, options_of
-from data_prep.base.errors import InputError, counted, in_minutes, shown
+from data_prep.base.errors import InputError, as_text, counted, in_minutes, shown
 from data_prep.base.progress import doing
 from data_prep.base.registry import help_text, title
 from stforecast.bench import LOCAL, RAY
@@ -147,8 +147,7 @@ def _typed(ctx: click.Context) -> str:
             value = shown(value) if isinstance(value, Path) else value
             value = list(value) if isinstance(value, tuple) else value
             words += option_words(option, value, Path())
-    text = shlex.join(words).encode(errors="backslashreplace")  # A name may be no UTF-8.
-    return text.decode()
+    return as_text(shlex.join(words))
 
 
 def _preview(read: Callable[[], xr.Dataset], raw: Path, *, as_json: bool) -> None:
