@@ -188,7 +188,7 @@ def skill_table(benchmarks: Benchmarks, page: str) -> str:
     pooled = {m for c in columns_of(benchmarks) for m, row in c.rows.items() if "pools" in row}
     rows = []
     for name, (about, skill) in zip(benchmarks, _skills(benchmarks).iterrows(), strict=True):
-        cells = {marked(str(m), pools=m in pooled): f"{value:.0f}" for m, value in skill.items()}
+        cells = {marked(str(m), pools=m in pooled): f"{value:z.0f}" for m, value in skill.items()}
         best = max(cells.values(), key=int)
         row = {head: f"**{cell}**" if cell == best else cell for head, cell in cells.items()}
         rows.append({"data": f"[{about}]({page}#{name})", **row})
