@@ -216,6 +216,8 @@ def valid(schema, cells):
         return st.lists(st.one_of(st.sampled_from(cells), st.text(max_size=9)), max_size=3)
     if schema["type"] == "boolean":
         return st.sampled_from(["true", "false"])
+    if schema["type"] == "string":  # Further levels need groups.
+        return st.just(schema["default"])
     return st.integers(schema["minimum"], schema["maximum"]).map(str)
 
 
