@@ -32,7 +32,9 @@ RUN = f"run-{TOKEN}"
 SHARES = {"a": (0, 1), "b": (1, 3)}
 
 
-TREES = {"model": "mlp", "period": 24, "extra_lags": "", "depth": 2, "rounds": 6}
+TREES = {
+    "model": "mlp", "period": 24, "extra_lags": "", "profile": "none", "depth": 2, "rounds": 6,
+}  # fmt: skip
 
 
 @pytest.mark.sampled(3)
