@@ -378,6 +378,5 @@ def shown(path: Path) -> str:
     >>> shown(Path.cwd() / "data" / "milan.nc"), shown(Path("/somewhere/else/milan.nc"))
     ('data/milan.nc', 'milan.nc')
     """
-    # Not `resolve`, which fails for a link to itself.
-    full, here = Path(os.path.realpath(path)), Path.cwd()
+    full, here = Path(os.path.realpath(path)), Path.cwd()  # `resolve` fails for a link to itself.
     return full.relative_to(here).as_posix() if full.is_relative_to(here) else path.name
