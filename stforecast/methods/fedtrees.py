@@ -32,7 +32,7 @@ The server splits each node where the gain (their Eq. 7) is largest.
 - Lags, loss and the least number of samples of a child were chosen by validation errors on Milan's
   25 and 88 cells. All of the last 168 hours as lags were worse, as was a child of 20 samples. On
   METR-LA the loss `mse` has the lower MSE.
-- Trees read the weekly profile, too: it helps with pedestrians and taxi trips, and is slightly worse
+- Trees read the weekly profile, too: it helps with pedestrians and taxi trips, and is a bit worse
   on Milan's cells.
 - The model of the run is not trained; it only tells the number of outputs. Of the settings of
   training, only rounds, participation and patience apply.
