@@ -136,7 +136,6 @@ class FedTrees(Method):
         "closeness": 6,
         "extra_lags": "auto-days",
         "calendar": "week",
-        "impute": "newest",
         "profile": "auto",
         "loss": "huber",
         "rounds": 601,
