@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from data_prep import DATA_SETS, options_of
-from data_prep.base.errors import InputError, as_text, counted, in_minutes, shown
+from data_prep.base.errors import InputError, as_text, counted, in_minutes, shown, some
 from data_prep.base.progress import doing
 from data_prep.base.registry import help_text, title
 from stforecast.bench import LOCAL, RAY
@@ -182,7 +182,7 @@ def _describe_cube(path: Path, *, as_json: bool) -> None:
         steps, cells = counted(ds.sizes["time"], "step"), counted(ds.sizes["cell"], "cell")
         click.echo(
             f"{path}: {steps} of {in_minutes(step_of(ds))} × {cells}, {period(span_of(ds))}; "
-            f"services: {', '.join(services_of(ds))}"
+            f"services: {some(services_of(ds), 12)}"
         )
     say_next("forecast", path, "--out", "forecast/")
 
