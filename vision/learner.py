@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,7 @@ from data_prep.base.limits import check_size
 from stforecast.bench.progress import rounds_bar
 from stforecast.federated.core.data import ClientData, Stream
 from stforecast.federated.core.method import Method, predictions_of
+from stforecast.federated.core.options import Estimator
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import State
 from stforecast.federated.engine.rounds import Federation, RoundReport
@@ -43,7 +44,7 @@ ROUNDS = "rounds.csv"
 """File with the rounds of a run."""
 
 
-class Learner:
+class Learner(Estimator):
     """Image classifier that is trained with a federated method.
 
     Args:
@@ -85,19 +86,6 @@ class Learner:
     def recorded(cls, settings: Mapping[str, Any]) -> Learner:
         """Return a learner of all recorded settings; a method may read only some."""
         return cls(**read_by(settings["method"], settings))
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the method and the settings that were given, for scikit-learn's `clone`."""
-        return dict(self._given)
-
-    def set_params(self, **settings: Any) -> Self:
-        """Change settings; the learner is then to be fitted again.
-
-        Raises:
-            InputError: for an unknown method, setting or value.
-        """
-        type(self).__init__(self, **{**self._given, **settings})
-        return self
 
     def fit(
         self,

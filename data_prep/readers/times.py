@@ -51,7 +51,7 @@ log = StepLog("times")
 
 
 def counts_rows(df: pd.DataFrame) -> bool:
-    """Return whether the index counts rows, as those of `read_csv`, `reset_index` and `concat` do.
+    """Return whether the index counts rows, as after `read_csv`, `reset_index` and `concat`.
 
     >>> counts_rows(pd.DataFrame({"ds": ["2024-01-01"], "y": [1.0]}))
     True

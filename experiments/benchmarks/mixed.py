@@ -21,7 +21,7 @@ ALONE = "solo"
 def mixed(results: Results, *data: Path) -> str:
     """Compare errors of clients that take turns at different models, with training by themselves.
 
-    RUNS are those of `stforecast bench mixed`. Errors are means over the clients of a model; the
+    RUNS are made by `stforecast bench mixed`. Errors are means over the clients of a model; the
     interval of a ratio is over seeds.
     """
     of_rows: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)

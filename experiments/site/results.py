@@ -90,7 +90,7 @@ def older(benchmarks: Benchmarks) -> str:
 
 
 def out_of_date(benchmark: Benchmark) -> str:
-    """Return why a benchmark may be out of date; empty for those of images, which note nothing."""
+    """Return why a benchmark may be out of date; empty for images, which note nothing."""
     if noted := PROBE.fullmatch(benchmark.about["facts"].get("probe", "")):
         now = probe(noted[1], int(noted[2]))
         same = abs(now / float(noted[3]) - 1) <= TOLERANCE

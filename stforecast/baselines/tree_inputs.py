@@ -68,7 +68,7 @@ def inputs_of_steps(
 
 
 def _means(series: np.ndarray, newest: np.ndarray, day: int, week: int) -> np.ndarray:
-    """Return means of the readings up to each step, and the deviation of those of a day."""
+    """Return means of the readings up to each step, and the deviation within a day."""
     table = pd.DataFrame(series)
     widths = sorted({*FEW, max(1, day // 2), day, 2 * day, week})
     found = [table.rolling(width, min_periods=1).mean() for width in widths]

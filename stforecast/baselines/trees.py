@@ -24,7 +24,7 @@ from stforecast.data.windows import input_windows, training_targets
 from stforecast.federated.core.options import CheckedOptions, Grid
 
 PER_HORIZON = 8
-"""Windows that LightGBM learns from, per horizon: those of each step would tell little more."""
+"""Windows that LightGBM learns from, per horizon: windows of each step would add little."""
 
 MOST_TREES = 1000
 """Most trees where the validation part decides."""

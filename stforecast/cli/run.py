@@ -254,7 +254,7 @@ def score_command(
     out: Path | None = None,
     as_json: bool,
 ) -> None:
-    """Score forecasts of any tool under a frozen protocol, beside our own rows.
+    """Score forecasts of any tool under a frozen protocol, and compare them with our own rows.
 
     FORECASTS are CSV files with the columns time (the begin of the target's step) or origin (the
     begin of the newest step that the forecast knew), step, cell and forecast, and optional
@@ -267,12 +267,13 @@ def score_command(
         reference: row that the others are compared with; by default the one of the lowest error.
         out: CSV of the sums of errors by day, to keep or to compare.
     """
+    from data_prep.base.registry import find
     from stforecast.bench.tables import for_terminal, numbers_of
-    from stforecast.comparison.protocol import find_protocol
+    from stforecast.comparison.protocol import PROTOCOLS
     from stforecast.comparison.score import LEGEND, score, tabulate_scores
     from stforecast.federated.runs.run_folder import write_csv
 
-    chosen = find_protocol(protocol)
+    chosen = find("protocol", protocol, PROTOCOLS)
     sums = score(forecasts, data, chosen)
     if out is not None:
         write_csv(sums, out)

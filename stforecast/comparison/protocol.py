@@ -1,7 +1,7 @@
 """Frozen protocols: data, test targets and metrics, for forecasts of any tool.
 
 A forecast may use every value up to its origin, also for training. Milan has no leaderboard, so
-`milan88` is our own; `metr-la` is that of BasicTS (Liang et al., Exploring Progress in Multivariate
+`milan88` is our own; `metr-la` is BasicTS's (Liang et al., Exploring Progress in Multivariate
 Time Series Forecasting, TKDE 2024): its split, masked metrics, at 15, 30 and 60 minutes.
 """
 
@@ -16,12 +16,12 @@ from types import MappingProxyType
 import numpy as np
 import xarray as xr
 
-from data_prep.base.errors import InputError, Words, choose
+from data_prep.base.errors import InputError, Words
 from data_prep.cube import local_time, observed
 from stforecast.data.cubes import open_cube
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
-"""Levels of the quantiles that are scored; the forecast itself is that of 0.5."""
+"""Levels of the quantiles that are scored; the forecast itself has 0.5."""
 
 
 @dataclass(frozen=True)
@@ -149,10 +149,3 @@ PROTOCOLS = {
     )
 }  # fmt: skip
 """All protocols by name."""
-
-
-def find_protocol(name: str) -> Protocol:
-    """Return a protocol by its name."""
-    if name not in PROTOCOLS:
-        raise choose("protocol", name, PROTOCOLS)
-    return PROTOCOLS[name]

@@ -261,7 +261,7 @@ def tabulate_scores(
     Args:
         sums: sums of all methods, see `SUMS`.
         protocol: their protocol.
-        reference: method that the others are compared with; by default that of the lowest error.
+        reference: method to compare the others with; by default the one with the lowest error.
     """
     found = {}
     for task, some in sums.groupby("task", sort=False):
@@ -311,7 +311,7 @@ def score(paths: Sequence[Path], data: Path, protocol: Protocol) -> pd.DataFrame
     """Return the sums of errors of files of forecasts and folders of runs, after our own rows.
 
     Raises:
-        InputError: if data or forecasts are not those of the protocol, or two rows share a name.
+        InputError: if data or forecasts are not the protocol's, or two rows share a name.
     """
     values = protocol.read(data)
     ours = protocol.published

@@ -197,7 +197,7 @@ def _fit(
 def fit_baseline(
     config: Config, data: PreparedSeries, starts: np.ndarray, validation: np.ndarray | None = None
 ) -> Baseline:
-    """Fit the configured reference forecaster to windows, and choose by those of validation.
+    """Fit the configured reference forecaster to windows, and choose by validation windows.
 
     One that reads the whole series does not see the steps before the training part.
     """

@@ -24,6 +24,7 @@ from stforecast.data.folds import FoldOptions, plan_folds
 from stforecast.data.prepared import PreparedSeries
 from stforecast.data.scaling import Limits
 from stforecast.data.series import Series, as_series
+from stforecast.federated.core.options import Estimator
 from stforecast.federated.engine.rounds import RoundReport
 from stforecast.federated.runs.unfinished_run import Checkpointer
 from stforecast.federated.uploads.uplink import Sent, counting_uploads
@@ -69,7 +70,7 @@ IN_CHUNK = 2**16
 """Values of a chunk of `forecasts.nc` with many cells, about."""
 
 
-class Forecaster:
+class Forecaster(Estimator):
     """Forecasts traffic with a federated method or a reference forecaster.
 
     Args:
@@ -111,19 +112,6 @@ class Forecaster:
     def recorded(cls, settings: Mapping[str, Any]) -> Forecaster:
         """Return a forecaster of recorded settings, of which its method may read only some."""
         return cls(**read_by(settings["method"], settings))
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the method and the settings that were given, for scikit-learn."""
-        return dict(self._given)
-
-    def set_params(self, **settings: Any) -> Self:
-        """Change settings; the forecaster is then to be fitted again.
-
-        Raises:
-            InputError: for an unknown method, setting or value.
-        """
-        type(self).__init__(self, **{**self._given, **settings})
-        return self
 
     def __sklearn_tags__(self) -> Any:
         """Return the properties that scikit-learn asks of an estimator."""

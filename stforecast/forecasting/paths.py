@@ -91,7 +91,7 @@ def write_paths(paths: xr.DataArray, path: Path) -> Path:
 
 
 def _ranks(tested: xr.Dataset) -> np.ndarray:
-    """Return the ranks `(paths, cells, horizon)` of errors among those of all paths.
+    """Return the ranks `(paths, cells, horizon)` of errors among all paths.
 
     Errors are in distances from forecast to bound. A missing one is drawn at random, and equal
     ones, as of counts, are ordered at random.

@@ -48,7 +48,7 @@ class MixedOptions(CheckedOptions):
 class Mixed(SplitModel):
     """One of several encoders for each client, and a linear head.
 
-    All clients have the tensors of all encoders; a client trains and uses those of its own.
+    All clients have the tensors of all encoders; a client trains and uses its own encoder's.
 
     Shapes:
         encoder: `(clients, batch, window.n_inputs)` to `(clients, batch, feature_size)`.

@@ -15,7 +15,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import NoneType
-from typing import Annotated, Any, ClassVar, Generic, TypeVar, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    Self,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt, Predicate
@@ -86,6 +96,25 @@ class CheckedOptions:
     def __post_init__(self) -> None:
         """Convert the values to the types of their fields and check their ranges."""
         self.__dict__.update(converted(type(self), self.__dict__))
+
+
+class Estimator:
+    """Parameters of a forecaster or learner: the method and the settings that were given."""
+
+    _given: dict[str, Any]
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the method and the settings that were given, for scikit-learn."""
+        return dict(self._given)
+
+    def set_params(self, **settings: Any) -> Self:
+        """Change settings; the estimator is then to be fitted again.
+
+        Raises:
+            InputError: for an unknown method, setting or value.
+        """
+        type(self).__init__(self, **{**self._given, **settings})
+        return self
 
 
 @dataclass(frozen=True)
