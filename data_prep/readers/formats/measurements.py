@@ -37,9 +37,6 @@ from data_prep.readers.xml import Handlers, parse, read_all
 
 log = StepLog("decode")
 
-ROOT = re.compile(rb"<(?:[\w.-]+:)?(measCollecFile|mdc|OMeS)[\s>/]")
-"""First element of a file of XML."""
-
 DURATION = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?")
 NAME = re.compile(r"\s*([^=\-,/]+)[=-](.*)")
 INDEXED = re.compile(r"(.+)\[(\d+)\]")
@@ -476,12 +473,8 @@ class MeasurementsXml(Format):
     """Counters of managed objects: 3GPP TS 32.435 and 32.401, Nokia's OMeS."""
 
     name, how, suffixes = "measurements", "as measurements in XML", (".xml", ".xml.gz")
+    begins = re.compile(rb"<(?:[\w.-]+:)?(measCollecFile|mdc|OMeS)[\s>/]")
     together = True
-
-    @classmethod
-    def recognises(cls, begin: bytes) -> bool:
-        """Return whether the first element is one of these formats'."""
-        return ROOT.search(begin) is not None
 
     @classmethod
     def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:
@@ -493,12 +486,8 @@ class VesEvents(Format):
     """Events of 3GPP TS 28.532 with measurements, `perf3gpp`."""
 
     name, how, suffixes = "ves", "as VES events of measurements", (".json", ".json.gz")
+    begins = re.compile(rb'"perf3gppFields"')
     together = True
-
-    @classmethod
-    def recognises(cls, begin: bytes) -> bool:
-        """Return whether an event of measurements begins so."""
-        return b'"perf3gppFields"' in begin
 
     @classmethod
     def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:

@@ -7,6 +7,7 @@ codes: 252 means that no vehicle passed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container
 
 import polars as pl
@@ -61,12 +62,8 @@ class Miv(Format):
     """Minute counts of Flanders by class of vehicles."""
 
     name, how, suffixes = "miv", "as counts of Flanders", (".xml", ".xml.gz")
+    begins = re.compile(rb"<miv(?!config)")
     together = True
-
-    @classmethod
-    def recognises(cls, begin: bytes) -> bool:
-        """Return whether it holds counts."""
-        return b"<miv" in begin and b"<mivconfig" not in begin
 
     @classmethod
     def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:
@@ -99,11 +96,7 @@ class MivSites(Format):
     """Places of Flanders' sites, for `--sites`."""
 
     name, how, suffixes = "miv-sites", "as sites of Flanders", (".xml", ".xml.gz")
-
-    @classmethod
-    def recognises(cls, begin: bytes) -> bool:
-        """Return whether it holds sites."""
-        return b"<mivconfig" in begin
+    begins = re.compile(rb"<mivconfig")
 
     @classmethod
     def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:

@@ -19,14 +19,6 @@ from data_prep.readers.formats.json import AS_JSON
 from data_prep.readers.options import TableOptions
 from data_prep.readers.table import Table
 
-ANSWER = re.compile(
-    rb'\s*(?:\[\s*|{\s*"(?:status|data)"\s*:.{0,200}?)'
-    rb'(?:"resultType"\s*:|"result"\s*:\s*\[\s*{\s*"metric"|{\s*"metric"\s*:)',
-    re.DOTALL,
-)
-"""How an answer of Prometheus begins, or a list of its series."""
-
-
 NAME = "__name__"
 """Label that holds the name of a metric."""
 
@@ -178,11 +170,11 @@ class Prometheus(Format):
     """Answers of Prometheus, Thanos or VictoriaMetrics."""
 
     name, how, suffixes = "prometheus", "as series of Prometheus", (".json", ".json.gz")
-
-    @classmethod
-    def recognises(cls, begin: bytes) -> bool:
-        """Return whether it begins as such an answer."""
-        return ANSWER.match(begin) is not None
+    begins = re.compile(
+        rb'\A\s*(?:\[\s*|{\s*"(?:status|data)"\s*:.{0,200}?)'
+        rb'(?:"resultType"\s*:|"result"\s*:\s*\[\s*{\s*"metric"|{\s*"metric"\s*:)',
+        re.DOTALL,
+    )
 
     @classmethod
     def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:
