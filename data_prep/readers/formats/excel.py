@@ -163,7 +163,12 @@ class _Cells(_Parts):
 
     def _end_cell(self) -> None:
         about, place = self._about, self._about.get("r")
-        self._column = self._column + 1 if place is None else self._column_of(place)
+        self._column += 1
+        if place is not None:
+            letters = place.rstrip("0123456789")
+            if letters not in self._columns:
+                self._columns[letters] = self._area(f"{letters}1")[0]
+            self._column = self._columns[letters]
         if not self.parts:
             return
         text = "".join(self.parts)
@@ -173,12 +178,6 @@ class _Cells(_Parts):
             raise InputError(f"cell {place} comes after a later one of its row; save it again")
         self._row += [None] * gap
         self._row.append(self._value(text, about.get("t", "n"), about.get("s", "0")))
-
-    def _column_of(self, place: str) -> int:
-        letters = place.rstrip("0123456789")
-        if letters not in self._columns:
-            self._columns[letters] = self._area(f"{letters}1")[0]
-        return self._columns[letters]
 
     def _end_row(self) -> None:
         if not self._row:  # A format alone is nothing that has to be read.

@@ -25,9 +25,6 @@ QUANTITIES = {
 UNITS = {f"{name}_{k}": u for name, u in (("flow", "veh"), ("speed", "km/h")) for k in range(1, 6)}
 """Units of the services of each class of vehicles."""
 
-HIGHEST = 250
-"""Highest speed in km/h that is no code."""
-
 COLUMNS = {"lengtegraad_EPSG_4326": "lon", "breedtegraad_EPSG_4326": "lat"}
 """Columns of degrees, which are written with a comma."""
 
@@ -53,7 +50,7 @@ class _Counts(Values):
             self.usable = False
         elif tag in QUANTITIES:
             quantity, value = QUANTITIES[tag], float(self.text)
-            known = self.usable and (quantity != "speed" or value <= HIGHEST)
+            known = self.usable and (quantity != "speed" or value <= 250)  # Others are codes.
             time = time_of(self.time)
             self.take(time, self.site, quantity + self.kind, value if known else None)
 
