@@ -136,7 +136,7 @@ class _Walker(Handlers):
         self.values: dict[str, str] = {}
         self.place = ""
         self.suspect = self.in_target = self.skipped = False
-        keep = vars(self).update
+        keep = self._keep
         self.at_start = {
             "managedElement": lambda about: keep(element=about.get("localDn", "")),
             "granPeriod": lambda about: keep(
@@ -177,6 +177,10 @@ class _Walker(Handlers):
             self.values[tag] = self.text
         elif self.in_target:
             self.in_target = False
+
+    def _keep(self, **said: Any) -> None:
+        for name, value in said.items():  # To ask for `__dict__` would make attributes slower.
+            setattr(self, name, value)
 
     def _place(self, attributes: dict[str, str]) -> None:
         self.place = attributes.get("p", "")
