@@ -15,9 +15,9 @@ import xarray as xr
 
 from data_prep.base.errors import InputError, counted, reading
 from stforecast.bench.run_groups import ALL, grouped
-from stforecast.bench.statistics.bootstrap import Replicates, bootstrap
 from stforecast.bench.statistics.estimate import ErrorSums, holm, permutation_test
 from stforecast.bench.tables import number
+from stforecast.comparison.leaderboard import resample
 from stforecast.comparison.protocol import LEVELS, Protocol, Task
 from stforecast.forecasting.results import ForecastRun, bounds_of
 from stforecast.metrics import METRICS
@@ -273,7 +273,7 @@ def tabulate_scores(
                 (value,) = _metric(str(metric)).finalise(*sums_of_all)
                 cells[str(name)][head] = number(float(value), ".4f")
         errors = _errors(some[(some["metric"] == protocol.metrics[0]) & (some["step"] == ALL)])
-        everyone = _resampled(errors, protocol.metrics[0])
+        everyone = resample(errors, protocol.metrics[0], None)
         known = sorted(errors, key=lambda name: everyone.error(name).value)
         best = reference if reference in errors else known[0]
         tests = [permutation_test(errors[n], errors[best]).p_value for n in known if n != best]
@@ -299,12 +299,6 @@ def _errors(part: pd.DataFrame) -> dict[str, ErrorSums]:
         total, weight = (by_day[n].to_numpy()[None, None] for n in ("total", "weight"))
         found[str(name)] = ErrorSums(total, weight)
     return found
-
-
-def _resampled(errors: Mapping[str, ErrorSums], metric: str) -> Replicates:
-    n_days = next(iter(errors.values())).total.shape[2]
-    length = 2 if n_days >= 8 else 1
-    return bootstrap(errors, _metric(metric).finalise, block_length=length)
 
 
 def score(paths: Sequence[Path], data: Path, protocol: Protocol) -> pd.DataFrame:
