@@ -285,7 +285,7 @@ def legend(sums: pd.DataFrame, protocol: Protocol) -> str:
     metric = protocol.metrics[0]
     units: dict[str, None] = {}
     for _, part in sums[(sums["metric"] == metric) & (sums["step"] == ALL)].groupby("task"):
-        units[resampled_units(_resampled(_errors(part), metric), part["day"].nunique())] = None
+        units[resampled_units(resample(_errors(part), metric, None), part["day"].nunique())] = None
     return (
         "mse, mae and pinball are of z-scores by cell, raw_… in the data's units. [95 %]: interval "
         f"from a bootstrap over {' or '.join(units)}; an origin's day is that of its first target. "
