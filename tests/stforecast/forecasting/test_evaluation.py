@@ -169,18 +169,20 @@ def test_a_run_by_shards_of_cells_writes_the_files_of_a_run_of_all(
     def written(name):
         caplog.clear()
         run(method, data, tmp_path / name, settings)
+        on_other_data = Forecaster.load(tmp_path / name).evaluate(table)
         files = ("metrics.csv", "model/state.safetensors")
+        files = [(tmp_path / name / file).read_bytes() for file in files]
         with xr.open_dataset(tmp_path / name / "forecasts.nc", engine="h5netcdf") as ds:
-            return ds.load(), [(tmp_path / name / file).read_bytes() for file in files], caplog.text
+            return ds.load(), on_other_data, (files, caplog.text)
 
-    forecasts, files, warned = written("whole")
+    whole = written("whole")
     monkeypatch.setattr(evaluate, "SHARD", 2)
     monkeypatch.setattr("stforecast.federated.engine.trainer.IN_FILES", 0)
     monkeypatch.setattr(evaluate, "Shard", lambda *a: made.append(a[1]) or shard(*a))
     of_shards = written("shards")
-    xr.testing.assert_identical(of_shards[0], forecasts)
-    assert of_shards[1] == files
-    assert of_shards[2] == warned
+    xr.testing.assert_identical(of_shards[0], whole[0])
+    pd.testing.assert_frame_equal(of_shards[1], whole[1])
+    assert of_shards[2] == whole[2]
     assert slice(0, 2) in made, "all cells were one shard"
 
 
