@@ -29,8 +29,9 @@ from stforecast.data.windows import (
 )
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.method import COHORT, ROWS_ON_CPU, Method, predictions_of
+from stforecast.federated.core.mixed_models import check_shares_no_encoder
 from stforecast.federated.core.population import Population
-from stforecast.federated.core.state import State
+from stforecast.federated.core.state import KIND, State
 from stforecast.federated.engine.rounds import Federation, RoundReport
 from stforecast.federated.engine.sizing import parse_bytes, pick_device, release
 from stforecast.federated.engine.trainer import Trainer
@@ -44,7 +45,7 @@ from stforecast.forecasting.task import ForecastTask, client_data
 from stforecast.methods import METHODS
 from stforecast.methods.mixing import EXPECTED, EXPERTS, MixesForecasts
 from stforecast.models import build_model
-from stforecast.models.mixed import KIND, Mixed, check_shares_no_encoder
+from stforecast.models.mixed import Mixed
 
 BLOCK = 2**26
 """Bytes of the inputs, and of what a mixture holds, of forecasts that are made at a time.
@@ -373,7 +374,8 @@ def build_population(config: Config, clients: Sequence[Cells]) -> Population:
     largest = max(clients, key=lambda cells: cells.n)
     population = of(largest)
     if isinstance(population.model, Mixed):
-        population.own = {KIND: population.model.kinds_of_clients(clients)}
+        kinds = population.model.kinds_of_clients([cells.model for cells in clients])
+        population.own = {KIND: kinds}
         return population
     if largest.model:
         raise InputError(

@@ -119,6 +119,10 @@ class Method:
     def set_up(self) -> None:
         """Prepare what follows from the model, the task and the settings; here nothing."""
 
+    def shares(self, name: str) -> bool:
+        """Return whether clients send the model's parameter or buffer of this name; here none."""
+        return False
+
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Add the method's own tensors to `clients` and return the server's state.
 
