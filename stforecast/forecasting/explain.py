@@ -173,7 +173,9 @@ def _forecast(predictor: Predictor, z: Values, calendar: Calendar, cell: int) ->
     """Return the forecast `(horizon,)` of one cell; the others are computed only if it needs it."""
     start = np.array([len(z)])
     if isinstance(predictor, TrainedMethod) and predictor.clients.by_cell:
-        return predictor.of_cell(z, start, calendar, cell)[0, 0]
+        own = slice(cell, cell + 1)
+        of_cell = calendar.of_cells(np.array([cell]))
+        return predictor.for_cells(own).predict(z[:, own], start, of_cell)[0, 0]
     return predictor.predict(z, start, calendar)[cell, 0]
 
 
