@@ -157,11 +157,10 @@ class TrainedMethod:
         assert found is not None
         return found
 
-    def of_cell(
-        self, series: np.ndarray, starts: np.ndarray, calendar: Calendar, cell: int
+    def of_cells(
+        self, series: np.ndarray, starts: np.ndarray, calendar: Calendar, ids: np.ndarray
     ) -> np.ndarray:
-        """Forecast one cell of a series, `(1, windows, horizon)`, where each is a client."""
-        ids = np.array([cell])
+        """Forecast some cells of a series, `(ids, windows, horizon)`, where each is a client."""
         found = self._quantiles(series[:, ids], starts, calendar.of_cells(ids), torch.tensor(ids))
         return found[..., len(self.levels) // 2]
 
