@@ -58,12 +58,10 @@ class MixedModel(SplitModel):
             models.append(_with_features(model, self.widths[-1], width, n_outputs))
         super().__init__(ChosenEncoder([m.encoder for m in models], width), models[0].head)
 
-    def kinds_of_clients(self, models: Sequence[str], first: int = 0) -> Tensor:
+    def kinds_of_clients(self, models: Sequence[str]) -> Tensor:
         """Return the number of each client's encoder, `(clients,)`, and log who has which.
 
-        Args:
-            models: the model of each client; those with "" take turns.
-            first: number of the first of these clients in the federation.
+        The `models` are those of the clients; clients with "" take turns.
 
         Raises:
             InputError: if a client's model is none of `kinds`.
@@ -74,10 +72,7 @@ class MixedModel(SplitModel):
                     f"a client has the model {model!r}, which is not among {some(self.kinds)}; ",
                     Words("name it in {models}"),
                 )
-        turns = [
-            self.kinds.index(m) if m else (first + i) % len(self.kinds)
-            for i, m in enumerate(models)
-        ]
+        turns = [self.kinds.index(m) if m else i % len(self.kinds) for i, m in enumerate(models)]
         if len(turns) > 1:
             for kind, (text, own) in enumerate(zip(self.kinds, self.widths, strict=True)):
                 mapped = "" if own == self.width else f", mapped from {own} by a linear layer"
@@ -157,6 +152,28 @@ def kinds_of(models: str) -> list[str]:
     if not all(kinds) or len(set(kinds)) < len(kinds):
         raise InputError(f"models is {models!r}; name different models, separated by commas")
     return kinds
+
+
+def models_of_node(run: str, models: str, own: str, first: int, n: int) -> list[str]:
+    """Return the model of each of a node's clients; "" if the federation has one model for all.
+
+    Args:
+        run: name of the federation's model.
+        models: texts of the different models; "" for one model.
+        own: the model that the node's owner has chosen; "" for turns.
+        first: number of the node's first client in the federation.
+        n: number of its clients.
+
+    Raises:
+        InputError: if the owner has chosen one, and the federation has one for all.
+    """
+    if own and not models:
+        raise InputError(
+            f"this node has the model {own!r}, but all clients of the federation have {run}; ",
+            Words("leave {model} out of the node's settings"),
+        )
+    kinds = kinds_of(models) if models else [""]
+    return [own or kinds[(first + i) % len(kinds)] for i in range(n)]
 
 
 def parse_model(text: str, models: Registry[Any]) -> tuple[Any, Any]:
