@@ -8,19 +8,18 @@ refused.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from data_prep.base.errors import InputError, Words, choose, some
+from data_prep.base.errors import InputError, Words, some
 from stforecast.data.clients import Cells
 from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.core.layers import ClientDropout, ClientLinear, Stacked
 from stforecast.federated.core.method import Method
-from stforecast.federated.core.options import CheckedOptions, Width
+from stforecast.federated.core.options import CheckedOptions, Width, read_settings
 from stforecast.federated.core.population import SplitModel, width_of_head
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.methods.two_models import OwnModels
@@ -166,7 +165,7 @@ def _with_features(text: str, window: WindowSpec, width: int) -> SplitModel:
     kind = MODELS.find(name)
     if hasattr(kind, "of_cells"):
         raise InputError(f"{name} distinguishes cells; ", Words("leave it out of {models}"))
-    model: SplitModel = kind(window, _options(kind, settings))
+    model: SplitModel = kind(window, read_settings(kind.name, kind.Options, settings))
     found = width_of_head(model.head)
     if found == width and type(model.head) is ClientLinear:
         return model
@@ -174,15 +173,3 @@ def _with_features(text: str, window: WindowSpec, width: int) -> SplitModel:
     if found != width:
         widened = nn.Sequential(model.encoder, ClientLinear(found, width))
     return SplitModel(widened, ClientLinear(width, window.horizon))
-
-
-def _options(kind: Any, settings: Sequence[str]) -> Any:
-    """Return a model's options from texts such as `hidden_size=16`."""
-    known = {f.name: f.type for f in fields(kind.Options) if f.init}
-    given = {}
-    for setting in settings:
-        option, _, value = setting.partition("=")
-        if option not in known:
-            raise choose(f"setting of {kind.name}", option, known)
-        given[option] = value
-    return kind.Options(**given)
