@@ -30,7 +30,7 @@ from stforecast.federated.nodes.messages import Message
 from stforecast.federated.nodes.node import Node
 from stforecast.federated.nodes.run_settings import FederationSettings
 from stforecast.federated.runs.run_folder import CHECKPOINTS, writing
-from stforecast.flower.hand_over import ALLOW, SECURE_ONLY
+from stforecast.flower.node_settings import ALLOW, SECURE_ONLY
 
 log = logging.getLogger(__name__)
 

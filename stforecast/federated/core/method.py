@@ -138,7 +138,7 @@ class Method:
         return {}
 
     def fitted_memory(self, n_clients: int, device: torch.device) -> Params:
-        """Return initial tensors of the clients' memory that `personalise` fits.
+        """Return tensors of the clients' memory that `personalise` fits, 0 before.
 
         They are of states that predict alone: rounds do without them.
         """

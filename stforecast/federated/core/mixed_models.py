@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from data_prep.base.errors import InputError, Words, choose, counted, some
+from data_prep.base.errors import InputError, Words, counted, some
 from data_prep.base.registry import Registry
 from stforecast.federated.core.layers import ClientDropout, ClientLinear, Stacked
 from stforecast.federated.core.method import Method
+from stforecast.federated.core.options import read_settings
 from stforecast.federated.core.population import SplitModel, width_of_head
 from stforecast.federated.core.state import KIND
 
@@ -181,16 +181,10 @@ def parse_model(text: str, models: Registry[Any]) -> tuple[Any, Any]:
         InputError: if there is no such model or setting, or if the model needs to know its cells.
     """
     name, *settings = text.split(":")
-    kind, given = models.find(name), {}
+    kind = models.find(name)
     if hasattr(kind, "of_cells"):
         raise InputError(f"{name} distinguishes cells; ", Words("leave it out of {models}"))
-    known = {f.name: f.type for f in fields(kind.Options) if f.init}
-    for setting in settings:
-        option, _, value = setting.partition("=")
-        if option not in known:
-            raise choose(f"setting of {name}", option, known)
-        given[option] = value
-    return kind, kind.Options(**given)
+    return kind, read_settings(name, kind.Options, settings)
 
 
 def _with_features(model: SplitModel, own: int, width: int, n_outputs: int) -> SplitModel:
