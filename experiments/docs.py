@@ -108,6 +108,7 @@ PARTS: dict[str, Part] = RESULT_TABLES | {
     "privacy": ("security.md", partial(of_runs, "federation/privacy.csv", privacy_table)),
     "attacks": ("security.md", guides.attacks_table),
     "mixed": ("methods.md", partial(of_runs, "prototypes/mixed.csv", mixed_table)),
+    "mixed sizes": ("methods.md", partial(of_runs, "prototypes/mixed-sizes.csv", mixed_table)),
     "hostile live": ("security.md", partial(of_runs, "federation/hostile-live.csv", live_table)),
     "kills": ("federation.md", guides.kills_table),
     "nodes": ("performance.md", guides.nodes_table),
