@@ -19,6 +19,7 @@ from stforecast.bench.statistics.estimate import ErrorSums, holm, permutation_te
 from stforecast.bench.tables import number
 from stforecast.comparison.leaderboard import resample
 from stforecast.comparison.protocol import LEVELS, Protocol, Task
+from stforecast.comparison.table import resampled_units
 from stforecast.forecasting.results import ForecastRun, bounds_of
 from stforecast.metrics import METRICS
 from stforecast.metrics.metric import Metric
@@ -27,14 +28,6 @@ log = logging.getLogger(__name__)
 
 SUMS = ("task", "method", "metric", "step", "day", "total", "weight")
 """Columns of a file of sums: errors of a method, by day of the first target."""
-
-LEGEND = (
-    "mse, mae and pinball are of z-scores by cell, raw_… in the data's units. [95 %]: interval "
-    "from a bootstrap over blocks of two test days; an origin's day is that of its first target. "
-    "p: of a test that swaps two rows' errors day by day, with Holm's correction. A difference is "
-    "significant only if both the interval and p say so."
-)
-"""Meaning of the columns of `tabulate_scores`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,6 +278,20 @@ def tabulate_scores(
             cells[name]["p"] = number(p_values.get(name, math.nan), ".2g")
         found[str(task)] = [cells[name] for name in known]
     return found
+
+
+def legend(sums: pd.DataFrame, protocol: Protocol) -> str:
+    """Return the meaning of the columns of `tabulate_scores`, which has the same arguments."""
+    metric = protocol.metrics[0]
+    units: dict[str, None] = {}
+    for _, part in sums[(sums["metric"] == metric) & (sums["step"] == ALL)].groupby("task"):
+        units[resampled_units(resample(_errors(part), metric, None), part["day"].nunique())] = None
+    return (
+        "mse, mae and pinball are of z-scores by cell, raw_… in the data's units. [95 %]: interval "
+        f"from a bootstrap over {' or '.join(units)}; an origin's day is that of its first target. "
+        "p: of a test that swaps two rows' errors day by day, with Holm's correction. A difference "
+        "is significant only if both the interval and p say so."
+    )
 
 
 def _head(metric: str, step: str) -> str:
