@@ -15,9 +15,9 @@ import xarray as xr
 
 from data_prep.base.errors import InputError, counted, reading
 from stforecast.bench.run_groups import ALL, grouped
-from stforecast.bench.statistics.bootstrap import Replicates, bootstrap
 from stforecast.bench.statistics.estimate import ErrorSums, holm, permutation_test
 from stforecast.bench.tables import number
+from stforecast.comparison.leaderboard import resample
 from stforecast.comparison.protocol import LEVELS, Protocol, Task
 from stforecast.comparison.table import resampled_units
 from stforecast.forecasting.results import ForecastRun, bounds_of
@@ -266,7 +266,7 @@ def tabulate_scores(
                 (value,) = _metric(str(metric)).finalise(*sums_of_all)
                 cells[str(name)][head] = number(float(value), ".4f")
         errors = _errors(some[(some["metric"] == protocol.metrics[0]) & (some["step"] == ALL)])
-        everyone = _resampled(errors, protocol.metrics[0])
+        everyone = resample(errors, protocol.metrics[0], None)
         known = sorted(errors, key=lambda name: everyone.error(name).value)
         best = reference if reference in errors else known[0]
         tests = [permutation_test(errors[n], errors[best]).p_value for n in known if n != best]
@@ -285,7 +285,7 @@ def legend(sums: pd.DataFrame, protocol: Protocol) -> str:
     metric = protocol.metrics[0]
     units: dict[str, None] = {}
     for _, part in sums[(sums["metric"] == metric) & (sums["step"] == ALL)].groupby("task"):
-        units[resampled_units(_resampled(_errors(part), metric), part["day"].nunique())] = None
+        units[resampled_units(resample(_errors(part), metric, None), part["day"].nunique())] = None
     return (
         "mse, mae and pinball are of z-scores by cell, raw_… in the data's units. [95 %]: interval "
         f"from a bootstrap over {' or '.join(units)}; an origin's day is that of its first target. "
@@ -306,12 +306,6 @@ def _errors(part: pd.DataFrame) -> dict[str, ErrorSums]:
         total, weight = (by_day[n].to_numpy()[None, None] for n in ("total", "weight"))
         found[str(name)] = ErrorSums(total, weight)
     return found
-
-
-def _resampled(errors: Mapping[str, ErrorSums], metric: str) -> Replicates:
-    n_days = next(iter(errors.values())).total.shape[2]
-    length = 2 if n_days >= 8 else 1
-    return bootstrap(errors, _metric(metric).finalise, block_length=length)
 
 
 def score(paths: Sequence[Path], data: Path, protocol: Protocol) -> pd.DataFrame:

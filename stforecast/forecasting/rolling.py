@@ -82,6 +82,11 @@ class Rolling:
         """Return the state of the latest model, since a saved one forecasts after the data."""
         return self.models[-1].state()
 
+    def for_cells(self, some: slice) -> Rolling:
+        """Return what forecasts some cells, if each is a client."""
+        of_some = [m.for_cells(some) if isinstance(m, TrainedMethod) else m for m in self.models]
+        return dataclasses.replace(self, models=of_some)
+
     def predict(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         """Forecast `(cells, windows, horizon)`, each window by the latest model at its start."""
         return self._each("predict", series, np.asarray(starts), calendar)
