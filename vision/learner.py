@@ -321,12 +321,10 @@ def method_for_images(
     n_classes: int,
     surrogate: ImageSet | None = None,
     models: Sequence[str] = ("",),
-    first: int = 0,
 ) -> Method:
     """Build the configured method with a new model for images of a shape.
 
-    Where clients have different models, `models` are their own, "" for one by turns, and `first` is
-    the number of the first of them.
+    Where clients have different models, `models` are their own, "" for one by turns.
     """
     model = MODELS[config.run.model]
     population = Population(
@@ -341,5 +339,5 @@ def method_for_images(
     method = METHODS[config.method](population, task, config.training, config.method_options)
     if isinstance(population.model, MixedModel):
         check_shares_no_encoder(method)
-        population.own = {KIND: population.model.kinds_of_clients(models, first)}
+        population.own = {KIND: population.model.kinds_of_clients(models)}
     return method

@@ -318,11 +318,13 @@ class ForecastKind(Kind[ForecastRun]):
 
     def describe(self, run: ForecastRun) -> dict[str, Any]:
         """Return the data, the windows and the errors on the test part, of all cells and steps."""
-        names = ("data", "service", "units", "step_minutes", "time_zone", "parts", "chosen")
+        names = "data", "service", "units", "step_minutes", "time_zone", "parts", "chosen"
+        divided = "cells_of_clients", "heterogeneity_bits"
         metrics = ("mse", "mae", "raw_mae", "raw_rmse", "mase")
         errors = {metric: run.score(metric) for metric in metrics}
         return {
             **{name: run.about.get(name) for name in names},
+            **{name: run.about[name] for name in divided if name in run.about},
             "cells": run.about.get("clients"),
             "horizon": run.settings.get("horizon", 1),
             "split": run.settings.get("split"),
@@ -339,6 +341,11 @@ class ForecastKind(Kind[ForecastRun]):
             "ahead": f"{counted(about['horizon'], 'step')} of {step_text(minutes)}",
             "times": zone_text(about["time_zone"]),
         }
+        if sizes := about.get("cells_of_clients"):
+            low, high = min(sizes.values()), max(sizes.values())
+            bits = about.get("heterogeneity_bits", {}).items()
+            apart = "".join(f", {name} {value:.2g} bits apart" for name, value in bits)
+            lines["clients"] = f"{len(sizes)} of {low} to {high} cells{apart}"
         for part, span in (about["parts"] or {}).items():
             lines[part] = f"{span['first'][:16]} to {span['last'][:16]}" if span else "none"
         errors = ", ".join(f"{name} {value:.4g}" for name, value in about["errors"].items())

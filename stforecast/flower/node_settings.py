@@ -30,6 +30,8 @@ class NodeSettings:
             .npz file, which are one client: for several, start several nodes.
         first_client: number of this node's first client in the whole federation, counted from 0.
         out: folder for the clients' state and results; by default beside the data.
+        model: model of this node's clients, one of those that the federation names, such as
+            "mlp:hidden_size=16"; by default its clients take turns at them.
         root_certificates: certificate of the authority that signed the server's certificate; by
             default those of the system.
         key: private key of this node (P-384), whose public half is registered.
@@ -44,6 +46,7 @@ class NodeSettings:
     data: Path
     first_client: int
     out: Path | None = None
+    model: str = ""
     root_certificates: Path | None = None
     key: Path | None = None
     require_secure_aggregation: bool = False
@@ -102,6 +105,8 @@ class NodeSettings:
         }
         if self.out:
             given["out"] = str(self.out.resolve())
+        if self.model:
+            given["model"] = self.model
         if self.require_secure_aggregation:
             given[SECURE_ONLY] = True
         if self.allow_disclosure:

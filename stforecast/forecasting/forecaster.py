@@ -430,7 +430,8 @@ class Forecaster(Estimator):
         known = [str(one) for one in series.cells]
         if str(cell) not in known:
             raise choose("cell", str(cell), known)
-        return explain(self._fitted(), series, known.index(str(cell)))
+        (found,) = explain(self._fitted(), series, np.array([known.index(str(cell))]))
+        return found
 
     def tested(self) -> xr.Dataset | None:
         """Return `test_forecasts` of the fit or of the run it was loaded from, if there are any."""

@@ -120,7 +120,7 @@ class TrainedMethod:
     view: str | None = None
     former: TrainedMethod | None = None
     of_node: bool = False
-    some: slice | None = None
+    some: slice | np.ndarray | None = None
 
     reads_windows: ClassVar[bool] = True
 
@@ -147,7 +147,9 @@ class TrainedMethod:
         n_cells = series.shape[1]
         if not self.clients.by_cell:
             return self._quantiles(series, starts, calendar, torch.arange(n_cells))
-        numbers = torch.arange(len(self.clients))[self.some or slice(None)]
+        numbers = torch.arange(len(self.clients))
+        if self.some is not None:
+            numbers = numbers[self.some]
         of_cell = 4 * max(len(starts), 1) * self.config.window.n_inputs
         of_cell += self.mixture.bytes_of_cell(starts, calendar)
         size = max(BLOCK // of_cell // COHORT, 1) * COHORT
@@ -162,7 +164,7 @@ class TrainedMethod:
         assert found is not None
         return found
 
-    def for_cells(self, some: slice) -> TrainedMethod:
+    def for_cells(self, some: slice | np.ndarray) -> TrainedMethod:
         """Return what forecasts some cells, if each is a client."""
         return dataclasses.replace(self, some=some)
 

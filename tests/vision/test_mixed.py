@@ -42,7 +42,7 @@ def of_kind(learner, kind):
 
 
 @pytest.mark.quick(3)
-@pytest.mark.parametrize("method", ["pfpl", "gldp", "fedproto", "fedtgp", "lg_fedavg"])
+@pytest.mark.parametrize("method", ["pfpl", "gldp", "fedproto", "fedtgp", "fedgh"])
 def test_with_one_model_for_all_it_is_that_model(method):
     mixed, alone = fitted(method, models=CONV), fitted(method, "convnet", channels=4)
     found, expected = of_kind(mixed, 0), tensors(alone)

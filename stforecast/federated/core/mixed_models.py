@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from data_prep.base.errors import InputError, Words, choose, counted, some
+from data_prep.base.errors import InputError, Words, counted, some
 from data_prep.base.registry import Registry
 from stforecast.federated.core.layers import ClientDropout, ClientLinear, Stacked
 from stforecast.federated.core.method import Method
+from stforecast.federated.core.options import read_settings
 from stforecast.federated.core.population import SplitModel, width_of_head
 from stforecast.federated.core.state import KIND
 
@@ -58,12 +58,10 @@ class MixedModel(SplitModel):
             models.append(_with_features(model, self.widths[-1], width, n_outputs))
         super().__init__(ChosenEncoder([m.encoder for m in models], width), models[0].head)
 
-    def kinds_of_clients(self, models: Sequence[str], first: int = 0) -> Tensor:
+    def kinds_of_clients(self, models: Sequence[str]) -> Tensor:
         """Return the number of each client's encoder, `(clients,)`, and log who has which.
 
-        Args:
-            models: the model of each client; those with "" take turns.
-            first: number of the first of these clients in the federation.
+        The `models` are those of the clients; clients with "" take turns.
 
         Raises:
             InputError: if a client's model is none of `kinds`.
@@ -74,10 +72,7 @@ class MixedModel(SplitModel):
                     f"a client has the model {model!r}, which is not among {some(self.kinds)}; ",
                     Words("name it in {models}"),
                 )
-        turns = [
-            self.kinds.index(m) if m else (first + i) % len(self.kinds)
-            for i, m in enumerate(models)
-        ]
+        turns = [self.kinds.index(m) if m else i % len(self.kinds) for i, m in enumerate(models)]
         if len(turns) > 1:
             for kind, (text, own) in enumerate(zip(self.kinds, self.widths, strict=True)):
                 mapped = "" if own == self.width else f", mapped from {own} by a linear layer"
@@ -159,6 +154,28 @@ def kinds_of(models: str) -> list[str]:
     return kinds
 
 
+def models_of_node(run: str, models: str, own: str, first: int, n: int) -> list[str]:
+    """Return the model of each of a node's clients; "" if the federation has one model for all.
+
+    Args:
+        run: name of the federation's model.
+        models: texts of the different models; "" for one model.
+        own: the model that the node's owner has chosen; "" for turns.
+        first: number of the node's first client in the federation.
+        n: number of its clients.
+
+    Raises:
+        InputError: if the owner has chosen one, and the federation has one for all.
+    """
+    if own and not models:
+        raise InputError(
+            f"this node has the model {own!r}, but all clients of the federation have {run}; ",
+            Words("leave {model} out of the node's settings"),
+        )
+    kinds = kinds_of(models) if models else [""]
+    return [own or kinds[(first + i) % len(kinds)] for i in range(n)]
+
+
 def parse_model(text: str, models: Registry[Any]) -> tuple[Any, Any]:
     """Return the class and the options that a text such as `mlp:hidden_size=16` names.
 
@@ -166,16 +183,10 @@ def parse_model(text: str, models: Registry[Any]) -> tuple[Any, Any]:
         InputError: if there is no such model or setting, or if the model needs to know its cells.
     """
     name, *settings = text.split(":")
-    kind, given = models.find(name), {}
+    kind = models.find(name)
     if hasattr(kind, "of_cells"):
         raise InputError(f"{name} distinguishes cells; ", Words("leave it out of {models}"))
-    known = {f.name: f.type for f in fields(kind.Options) if f.init}
-    for setting in settings:
-        option, _, value = setting.partition("=")
-        if option not in known:
-            raise choose(f"setting of {name}", option, known)
-        given[option] = value
-    return kind, kind.Options(**given)
+    return kind, read_settings(name, kind.Options, settings)
 
 
 def _with_features(model: SplitModel, own: int, width: int, n_outputs: int) -> SplitModel:

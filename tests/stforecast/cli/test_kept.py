@@ -101,11 +101,14 @@ def test_one_row_made_again_gives_the_file_of_all(made, calls):
 
 def test_a_row_of_other_settings_changes_only_its_numbers(made, grid_of):
     _, out, other = made
-    run_grid(grid_of(alpha=100.0).replace(rows=["ridge"]), other)
+    changed = grid_of(alpha=100.0)
+    with pytest.raises(InputError, match=r"was run with other settings \(alpha\)"):
+        run_grid(changed.replace(rows=["solo"]), other)
+    run_grid(changed.replace(rows=["ridge"]), other)
     ours, theirs = (without_seconds(parts_of(folder)) for folder in (other, out))
     errors, before = (next(p for p in parts if "MSE" in p[0]) for parts in (ours, theirs))
-    changed = [a["method"] for a, b in zip(errors, before, strict=True) if a != b]
-    assert changed == ["ridge"]
+    differing = [a["method"] for a, b in zip(errors, before, strict=True) if a != b]
+    assert differing == ["ridge"]
 
 
 def test_kept_runs_say_what_is_gone(made):
