@@ -121,18 +121,14 @@ def steps_text(notes: Sequence[Note]) -> str:
         tables += [note.table] if note.table not in tables else []
     shown = []
     for step, texts in found.items():
-        n_tables = len({name for tables in texts.values() for name in tables})
-        lines = [f"{_which(tables, n_tables)}{text}" for text, tables in texts.items()]
+        n_tables, lines = len({name for tables in texts.values() for name in tables}), []
+        for text, tables in texts.items():
+            others = f" and {len(tables) - 1} more" if len(tables) > 1 else ""
+            lines.append(f"{tables[0]}{others}: {text}" if len(tables) < n_tables else text)
         if (more := len(lines) - 4) > 0:
             lines[4:] = [f"… ({more} more)"]
         shown += [facts({step if i == 0 else "": line}) for i, line in enumerate(lines)]
     return "\n".join(shown)
-
-
-def _which(tables: Sequence[str], n_tables: int) -> str:
-    """Return the tables of a text, if they are not all."""
-    more = f" and {len(tables) - 1} more" if len(tables) > 1 else ""
-    return f"{tables[0]}{more}: " if len(tables) < n_tables else ""
 
 
 def notes_of(notes: Sequence[Note]) -> dict[str, Any]:

@@ -80,6 +80,7 @@ SHORTER = {
     },
     "docs/serve.md": {"--threshold 2000 --out": "--threshold 2000 --method ridge --out"},
     "docs/federation.md": {"/var/lib/stforecast/run-1": "run-1"},
+    "docs/methods.md": {"--clients dirichlet:8": "--clients dirichlet:2"},
     "docs/operate.md": {
         "--horizon 24 --out town/": "--horizon 24 --method ridge --out town/",
     },

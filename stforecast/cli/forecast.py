@@ -259,7 +259,7 @@ def _look_ahead(
 
     def write() -> Path:
         page = ReportPage()
-        page.add_outlook(run, series, outlook)
+        page.add_outlook(run, series, outlook, forecaster.model_)
         page.add_forecasts([run])
         return page.write(out / "report.html", f"Forecast of {data.name}")
 

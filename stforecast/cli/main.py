@@ -111,7 +111,7 @@ BROUGHT: Registry[click.Command] = Registry(
 
 for command in (
     *(data.simulate_command, data.download_command, data.prepare, export, info),
-    *(run.run_command, run.plot, run.leaks, run.list_command),
+    *(run.run_command, run.divide, run.plot, run.leaks, run.list_command),
     *(compare_command, score_command, report),
     *(forecast_command, predict, plan_command, explain_command, adapt_command),
     *(update_command, monitor_command, serve_command),

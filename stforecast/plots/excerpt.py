@@ -67,13 +67,12 @@ class RunInMemory(ForecastRun):
     Attributes:
         make_metrics: returns the errors.
         make_rounds: returns the rounds.
-        make_forecasts: returns the forecasts, on first use, as the errors; None for a table of
-            errors only.
+        make_forecasts: returns the forecasts, on first use, as the errors.
     """
 
     make_metrics: Callable[[], pd.DataFrame]
     make_rounds: Callable[[], pd.DataFrame]
-    make_forecasts: Callable[[], xr.Dataset] | None
+    make_forecasts: Callable[[], xr.Dataset]
 
     @cached_property
     def _metrics(self) -> pd.DataFrame:
@@ -81,11 +80,6 @@ class RunInMemory(ForecastRun):
 
     @cached_property
     def _forecasts(self) -> xr.Dataset:
-        if self.make_forecasts is None:
-            raise InputError(
-                f"{self.label}: a table of errors has no forecasts, which this figure needs; give "
-                "runs or fitted forecasters"
-            )
         return self.make_forecasts()
 
     def metrics(self) -> pd.DataFrame:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -21,7 +20,7 @@ from data_prep.base.registry import listed
 from stforecast.bench import drawing
 from stforecast.bench.curves import labels_of
 from stforecast.bench.run_groups import group_runs
-from stforecast.forecasting.results import METRIC_COLUMNS, ForecastRun
+from stforecast.forecasting.results import ForecastRun
 from stforecast.plots.excerpt import RunInMemory, on_one_scale, parts_of
 
 if TYPE_CHECKING:
@@ -69,9 +68,8 @@ def _run_of(
 def as_runs(things: Any) -> list[ForecastRun]:
     """Return runs of whatever a figure takes.
 
-    That is one or several of: finished runs, folders of runs, fitted forecasters, tables of errors
-    from `Forecaster.evaluate` or `ForecastRun.metrics`; or a dictionary of such by the names to
-    draw them under.
+    That is one or several of: finished runs, folders of runs, fitted forecasters; or a dictionary
+    of such by the names to draw them under.
     """
     if isinstance(things, Mapping):
         return [
@@ -79,7 +77,7 @@ def as_runs(things: Any) -> list[ForecastRun]:
             for place, (name, thing) in enumerate(things.items())
             for run in _runs_of(thing, place)
         ]
-    single = isinstance(things, ForecastRun | str | os.PathLike | pd.DataFrame)
+    single = isinstance(things, ForecastRun | str | os.PathLike)
     several = [things] if single or not isinstance(things, Iterable) else list(things)
     return [run for place, thing in enumerate(several) for run in _runs_of(thing, place)]
 
@@ -89,8 +87,6 @@ def _runs_of(thing: Any, place: int) -> list[ForecastRun]:
         return [thing]
     if isinstance(thing, str | os.PathLike):
         return ForecastRun.find([thing])
-    if isinstance(thing, pd.DataFrame):
-        return _of_table(thing, place)
     from stforecast.forecasting.forecaster import Forecaster
 
     if isinstance(thing, Forecaster):
@@ -100,41 +96,8 @@ def _runs_of(thing: Any, place: int) -> list[ForecastRun]:
         return [_run_of(Path(f"forecaster {place}"), about, thing)]
     raise InputError(
         f"cannot draw a figure of an object of type {type(thing).__name__}; give a run, its "
-        "folder, a fitted forecaster or a table of errors"
+        "folder or a fitted forecaster"
     )
-
-
-def _of_table(table: pd.DataFrame, place: int) -> list[ForecastRun]:
-    """Return a run for each method, data set, service and seed of a table."""
-    if absent := [name for name in METRIC_COLUMNS[4:] if name not in table]:
-        raise InputError(
-            f"a table without column {absent[0]!r} is not a table of errors; give one from "
-            "Forecaster.evaluate() or a run's metrics.csv"
-        )
-    keys = [name for name in ("label", *METRIC_COLUMNS[:4]) if name in table]
-    parts = table.groupby(keys, sort=False, dropna=False) if keys else [((), table)]
-    runs: list[ForecastRun] = []
-    for values, part in parts:
-        known = dict(zip(keys, values, strict=True))
-        method = str(known.get("method", known.get("label", f"table {place + 1}")))
-        selections = set(part["selection"])
-        assumed = "best" if "best" in selections else min(selections)
-        settings = {
-            "method": method,
-            "seed": int(str(known.get("seed", 1))),
-            "select": table.attrs.get("select", assumed),
-        }
-        about = {
-            "settings": settings,
-            "label": str(known.get("label", method)),
-            "data": str(known.get("data", "table")),
-            "service": str(known.get("service", "traffic")),
-            "units": "1",
-        }
-        text = {name: part[name].astype(str) for name in ("client", "horizon")}
-        folder, errors = Path(f"table {place}.{len(runs)}"), functools.partial(part.assign, **text)
-        runs.append(RunInMemory(folder, about, errors, pd.DataFrame, None))
-    return runs
 
 
 def part(*, cells: str | None = None, start: str | None = None, end: str | None = None) -> None:

@@ -19,14 +19,6 @@ from data_prep.readers.formats.json import AS_JSON
 from data_prep.readers.options import TableOptions
 from data_prep.readers.table import Table
 
-ANSWER = re.compile(
-    rb'\s*(?:\[\s*|{\s*"(?:status|data)"\s*:.{0,200}?)'
-    rb'(?:"resultType"\s*:|"result"\s*:\s*\[\s*{\s*"metric"|{\s*"metric"\s*:)',
-    re.DOTALL,
-)
-"""How an answer of Prometheus begins, or a list of its series."""
-
-
 NAME = "__name__"
 """Label that holds the name of a metric."""
 
@@ -58,21 +50,15 @@ def prometheus_series(document: Any) -> list[Series] | None:
     >>> prometheus_series([{"metric": {"cell": "a"}, "values": [[60, "1.5"]]}])
     [({'cell': 'a'}, [(60.0, '1.5')])]
     """
-    if isinstance(document, Mapping):
-        data = document.get("data")
-        document = data.get("result") if isinstance(data, Mapping) else None
-    if not isinstance(document, list) or not document:
-        return None
     found: list[Series] = []
-    for each in document:
-        if not isinstance(each, Mapping) or not isinstance(each.get("metric"), Mapping):
-            return None
-        values = each.get("values", [each["value"]] if "value" in each else None)
-        if not isinstance(values, list):
-            return None
-        labels = {str(name): str(value) for name, value in each["metric"].items()}
-        found.append((labels, [(float(time), str(value)) for time, value in values]))
-    return found
+    try:
+        for each in document["data"]["result"] if isinstance(document, dict) else document:
+            labels = {str(name): str(value) for name, value in each["metric"].items()}
+            values = each["values"] if "values" in each else [each["value"]]
+            found.append((labels, [(float(time), str(value)) for time, value in values]))
+    except (AttributeError, KeyError, TypeError):
+        return None
+    return found or None
 
 
 def table_of_series(found: Sequence[Series]) -> pl.DataFrame:
@@ -178,11 +164,11 @@ class Prometheus(Format):
     """Answers of Prometheus, Thanos or VictoriaMetrics."""
 
     name, how, suffixes = "prometheus", "as series of Prometheus", (".json", ".json.gz")
-
-    @classmethod
-    def recognises(cls, begin: bytes) -> bool:
-        """Return whether it begins as such an answer."""
-        return ANSWER.match(begin) is not None
+    begins = re.compile(
+        rb'\A\s*(?:\[\s*|{\s*"(?:status|data)"\s*:.{0,200}?)'
+        rb'(?:"resultType"\s*:|"result"\s*:\s*\[\s*{\s*"metric"|{\s*"metric"\s*:)',
+        re.DOTALL,
+    )
 
     @classmethod
     def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:

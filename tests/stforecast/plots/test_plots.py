@@ -674,21 +674,14 @@ def test_figures_are_drawn_on_given_axes(make_run):
 
 
 @pytest.mark.repeats
-def test_figures_take_forecasters_folders_and_tables(make_run):
+def test_figures_take_forecasters_and_folders(make_run):
     times = pd.date_range("2024-01-01", periods=240, freq="h")
     data = pd.DataFrame({"a": np.arange(240) % 24 + np.arange(240) % 7}, times)
     forecaster = Forecaster("last_value", split="days:7,1,2").fit(data)
-    errors = forecaster.evaluate()
-    fig = cdf({"fitted": forecaster, "table": errors, "run": make_run("a").folder})
+    fig = cdf({"fitted": forecaster, "run": make_run("a").folder})
     labels = fig.axes[0].get_legend_handles_labels()[1]
-    assert sorted(label.split(" ")[0].split(":")[0] for label in labels) == [
-        "fitted", "run", "table",
-    ]  # fmt: skip
-    lines = {line.get_label()[:5]: line.get_xdata() for line in fig.axes[0].lines}
-    np.testing.assert_allclose(lines["fitte"], lines["table"])
+    assert sorted(label.split(" ")[0].split(":")[0] for label in labels) == ["fitted", "run"]
     assert len(stforecast.plots.predictions(forecaster).axes) == 1
-    with pytest.raises(InputError, match="a table of errors has no forecasts"):
-        predictions(errors)
     with pytest.raises(InputError, match="an object of type int; give a run, its folder, a f"):
         cdf([3])
 
