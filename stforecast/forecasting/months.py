@@ -370,10 +370,9 @@ def _seasons(x: np.ndarray, levels: np.ndarray, ahead: int) -> np.ndarray:
 
 
 def _scale(errors: np.ndarray) -> np.ndarray:
-    """Return the size `(labels,)` of errors of a label, with twelve errors of the size of all."""
-    n, squares = np.isfinite(errors).sum(axis=0), np.nansum(errors**2, axis=0)
-    common = squares.sum() / max(1, n.sum())
-    return np.sqrt((squares + 12 * common) / (n + 12)) + 1e-9
+    """Return the mean size `(labels,)` of errors of a label, with twelve errors of all labels."""
+    n, total = np.isfinite(errors).sum(axis=0), np.nansum(np.abs(errors), axis=0)
+    return (total + 12 * total.sum() / max(1, n.sum())) / (n + 12) + 1e-9
 
 
 def _paths(errors: list[np.ndarray], ahead: int, coverage: float) -> np.ndarray:
