@@ -48,11 +48,6 @@ class Increments:
     resets: np.ndarray
     overflows: np.ndarray
 
-    @property
-    def of_counters(self) -> bool:
-        """Whether they fall as rarely as counters; each may be reset once."""
-        return bool(self.resets.sum() <= max(len(self.resets), MOST_RESETS * self.rises))
-
     def say(self, cells: np.ndarray, name: str) -> None:
         """Log how many resets and overflows there are, and in which cells."""
         kinds = (
@@ -134,8 +129,9 @@ def _rises(values: np.ndarray) -> tuple[np.ndarray, int, int]:
 
 
 def refuse_levels(found: dict[str, Increments], origin: Origin) -> None:
-    """Refuse columns that fall too often to be counters."""
-    levels = [name for name, own in found.items() if not own.of_counters]
+    """Refuse columns that fall too often to be counters; each of these may be reset once."""
+    most = {name: max(len(own.resets), MOST_RESETS * own.rises) for name, own in found.items()}
+    levels = [name for name, own in found.items() if own.resets.sum() > most[name]]
     if not levels:
         return
     counters = ",".join(name for name in found if name not in levels)

@@ -109,17 +109,15 @@ def _simplified(rings: Rings, most: int) -> Rings:
     [[0.0, 0.0], [2.0, 0.0], [2.0, 2.0], [0.0, 2.0], [0.0, 0.0]]
     """
     largest = sorted(rings, key=lambda ring: -np.ptp(ring, axis=0).prod())[:8]
-    return [_with_fewer_corners(ring, max(4, most // len(largest))) for ring in largest]
-
-
-def _with_fewer_corners(ring: np.ndarray, most: int) -> np.ndarray:
-    corners = ring[:-1]
-    while len(corners) > most:
-        a, b = np.roll(corners, 1, axis=0) - corners, np.roll(corners, -1, axis=0) - corners
-        areas = np.abs(a[:, 0] * b[:, 1] - b[:, 0] * a[:, 1])
-        n = max(1, (len(corners) - most) // 4)
-        corners = np.delete(corners, np.argsort(areas, kind="stable")[:n], axis=0)
-    return np.concatenate([corners, corners[:1]])
+    most, simplified = max(4, most // len(largest)), []
+    for corners in (ring[:-1] for ring in largest):
+        while len(corners) > most:
+            a, b = np.roll(corners, 1, axis=0) - corners, np.roll(corners, -1, axis=0) - corners
+            areas = np.abs(a[:, 0] * b[:, 1] - b[:, 0] * a[:, 1])
+            n = max(1, (len(corners) - most) // 4)
+            corners = np.delete(corners, np.argsort(areas, kind="stable")[:n], axis=0)
+        simplified.append(np.concatenate([corners, corners[:1]]))
+    return simplified
 
 
 def as_outline(rings: Rings) -> str:

@@ -100,8 +100,12 @@ def _of_files(
         return _stacked(_named_by_file(tables, files, "cell"), name).with_(kind="long")
     if options.layout == ("long" if ids else "wide") or (options.layout == "auto" and as_services):
         log.info(name, f"each of {len(tables)} tables is a service: {some(files, 8)}")
-        pairs = zip(tables, files, strict=True)
-        long = [_of_service(one, file, values, ids) for one, file in pairs]
+        long = []
+        for one, file in zip(tables, files, strict=True):
+            rows = one.columns
+            if not ids:
+                rows = rows.unpivot(values, index=one.times, variable_name="cell", value_name=file)
+            long.append(one.with_(columns=rows).rename({values[0]: file} if ids else {}))
         return _joined(long, [*tables[0].times, *(ids or ["cell"])], name).with_(kind="long")
     if ids:
         form = Words("{layout:long} if each is a service")
@@ -131,16 +135,6 @@ def _named_by_file(tables: Sequence[Table], files: Sequence[str], column: str) -
         table.with_columns(pl.Series(column, [file] * len(table)))
         for table, file in zip(tables, files, strict=True)
     ]
-
-
-def _of_service(table: Table, file: str, values: Sequence[str], ids: Sequence[str]) -> Table:
-    """Return a table whose one column of values is named by its file."""
-    if ids:
-        return table.rename({values[0]: file})
-    columns = table.columns.unpivot(
-        values, index=table.times, variable_name="cell", value_name=file
-    )
-    return table.with_(columns=columns)
 
 
 def _with_files(tables: Sequence[Table], name: str, options: TableOptions) -> Sequence[Table]:

@@ -100,11 +100,18 @@ def find_layout(table: Table, options: TableOptions) -> Table:
     kind, cell, values = table.kind, options.cell, options.chosen
     cells = table.cells or cells_of(table, cell)
     if kind == "auto":
-        _ask_if_wide(table, cell)
+        usual = named([c for c in table.names if c != table.time], CELLS)
+        of_table = cell == CELL and len(table.names) > 2
+        if found := [c for c in usual if of_table and may_be_values(table, c)]:
+            raise InputError(
+                f"{table.origin.name}: {some(map(repr, found), SHOWN)} may hold the ids of cells "
+                "or be a cell itself, as its numbers change and no time occurs twice; ",
+                Words("say {layout:wide} if each column is a cell, {layout:long} if it holds ids"),
+            )
         if cell in table or cell != CELL:
             kind = "long"
-        elif found := find_cells(table):
-            kind, cells = "long", found
+        elif several := find_cells(table):
+            kind, cells = "long", several
     elif kind == "long" and cells == (CELL,) and cell not in table:
         cells = find_cells(table) or cells
     keys = [table.time, *cells] if kind == "long" else [table.time]
@@ -126,30 +133,16 @@ def find_layout(table: Table, options: TableOptions) -> Table:
 def _refuse_unread(table: Table, options: TableOptions) -> None:
     """Refuse options that a table of this kind does not read."""
     name, kind = table.origin.name, table.kind
-    of_layouts = (("long", "cell", CELL, options.cell), ("wide", "name", "value", options.name))
-    for layout, option, usual, given in of_layouts:
-        if given != usual and kind != layout:
-            raise InputError(
-                f"{name}, whose layout is {kind}, has no use for {option} {given!r}: only a "
-                f"{layout} table reads it; ",
-                Words(f"leave out {{{option}}}, or give another {{layout}}"),
-            )
+    other_layout = f"{name}, whose layout is {kind}, has no use for"
+    if options.cell != CELL and kind != "long":
+        remedy = Words("only a long table reads it; leave out {cell}, or give another {layout}")
+        raise InputError(f"{other_layout} cell {options.cell!r}: ", remedy)
+    if options.name != "value" and kind != "wide":
+        remedy = Words("only a wide table reads it; leave out {name}, or give another {layout}")
+        raise InputError(f"{other_layout} name {options.name!r}: ", remedy)
     if options.sheet and not name.lower().endswith(".xlsx"):
         remedy = Words("only an Excel file reads it; leave out {sheet}")
         raise InputError(f"{name} has no use for sheet {options.sheet!r}: ", remedy)
-
-
-def _ask_if_wide(table: Table, cell: str) -> None:
-    """Raise an error if a column is named like one of cells' ids, but may be a cell itself."""
-    if cell != CELL or len(table.names) < 3:
-        return
-    usual = named([c for c in table.names if c != table.time], CELLS)
-    if found := [c for c in usual if may_be_values(table, c)]:
-        raise InputError(
-            f"{table.origin.name}: {some(map(repr, found), SHOWN)} may hold the ids of cells or be "
-            "a cell itself, as its numbers change and no time occurs twice; ",
-            Words("say {layout:wide} if each column is a cell, {layout:long} if it holds ids"),
-        )
 
 
 MANY = 8

@@ -112,17 +112,15 @@ def _decide_mark(texts: pl.Series, mark: str) -> Decimal | None:
 
 
 def apply(table: Table, mark: Decimal, options: TableOptions) -> Table:
-    """Return a table with numbers in one unit for each column, and a column for each quantity."""
+    """Return a table with numbers in one unit for each column, and a column for each quantity.
+
+    A column that numbers ten rows or more is left out, unless it is the only one of numbers.
+    """
     keys = options.keys
     given = ", as given" if options.decimal != "auto" else ""
     log.note(table.origin, "as they are" if table.typed else f"decimal {mark}s{given}")
     table = use_unit_column(spread_quantities(to_numbers(table, mark, keys), keys), keys)
-    return _without_row_number(table, options)
-
-
-def _without_row_number(table: Table, options: TableOptions) -> Table:
-    """Leave out a column that numbers ten rows or more, unless it is the only one of numbers."""
-    values = _values(table, table.times, options.keys)
+    values = _values(table, table.times, keys)
     counted_up = [c for c in values if len(table) >= 10 and _counts(table[c])]
     if not counted_up or len(counted_up) == len(values) or options.values is not None:
         return table

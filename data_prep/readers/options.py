@@ -30,9 +30,6 @@ HEAD = "head"
 CHOICES = {"layout": Form, "decimal": Decimal, "clock": Clock, "duplicates": Duplicates}
 """Options with a few values."""
 
-KINDS = {"decimal": "decimal mark", "duplicates": "choice for duplicates"}
-"""What these are called in errors, if not as the option."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class TableOptions:
@@ -119,7 +116,8 @@ class TableOptions:
     def __post_init__(self) -> None:
         for option, choices in CHOICES.items():
             if (given := getattr(self, option)) not in get_args(choices):
-                raise choose(KINDS.get(option, option), given, get_args(choices))
+                words = {"decimal": "decimal mark", "duplicates": "choice for duplicates"}
+                raise choose(words.get(option, option), given, get_args(choices))
         if self.time_zone is not None:
             check_time_zone(self.time_zone)
         if (self.start is None) != (self.step is None):

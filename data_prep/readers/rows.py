@@ -61,8 +61,8 @@ def times_down(table: Table) -> Table:
             return table  # Its rows have times already.
         table = table.rename({TIME: CLOCK})
     if not across:
-        named_so = r"^(hour|hr|h)[ _]?([01]?\d|2[0-4])$|^([01]?\d|2[0-4])h$"
-        hours = [c for c in table.names if re.match(rf"(?i)({CLOCK_LIKE})|{named_so}", c)]
+        hour = rf"(?i)({CLOCK_LIKE})|^(hour|hr|h)[ _]?([01]?\d|2[0-4])$|^([01]?\d|2[0-4])h$"
+        hours = [c for c in table.names if re.match(hour, c)]
         clocks = {c: re.sub(r"(?i)^(hour|hr|h)[ _]?|h$", "", c) for c in hours}
         if len(hours) < FEWEST_ACROSS:
             clocks = _spans_of_a_day(table.names, table.origin) or _numbered(table.columns)

@@ -78,11 +78,8 @@ def parquet_size(path: Path) -> int:
         if data[-4:] != b"PAR1" or not 0 < length <= len(data) - 12:
             raise ValueError("no footer of a Parquet file")
         about = _Reader(data, len(data) - 8 - length).struct()
-        return sum(
-            _unpacked_chunk(data, chunk[META])
-            for group in about.get(ROW_GROUPS, [])
-            for chunk in group[COLUMNS]
-        )
+        chunks = [chunk[META] for group in about.get(ROW_GROUPS, []) for chunk in group[COLUMNS]]
+        return sum(_unpacked_chunk(data, meta) for meta in chunks)
 
 
 def arrow_size(path: Path) -> int:

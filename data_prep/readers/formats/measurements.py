@@ -345,8 +345,8 @@ class Measurements:
         """Add an object's step."""
         kind = class_of(found.name)
         self.classes[kind] += 1
-        if not self.wants(kind):
-            return
+        if kind != self.object_class and (self.object_class or len(self.classes) > 1):
+            return  # Of several classes, it will be asked which one to read.
         self._seconds.add(found.seconds)
         self.suspect += found.suspect
         if found.counters not in self._blocks:

@@ -34,9 +34,6 @@ ESCAPED = re.compile(r"\\([,= \\])")
 NUMBER = re.compile(r"([-+]?[\d.]+(?:[eE][-+]?\d+)?)[iu]?")
 """Field that is a number, such as 12i, 7u or 2.5, and no text or truth value."""
 
-UNITS = {"s": 1e9, "ms": 1e12, "us": 1e15, "ns": 1e18}
-"""Units of a time since 1970, with its order of magnitude in our years."""
-
 Point = tuple[str, dict[str, str], dict[str, str], str | None]
 """Measurement, tags, fields and time, as written."""
 
@@ -137,7 +134,9 @@ def table_of_lines(lines: Iterable[str]) -> pl.DataFrame:
     without = next((i for i, row in enumerate(rows, start=1) if row[3] is None), 0)
     if without:
         raise ValueError(f"point {without} has no time; export the points with their times")
-    per_second = 1e9 / UNITS[_unit(abs(int(rows[0][3] or 0)))] if rows else 1.0
+    # Seconds since 1970 are about a thousand million, or these in a smaller unit.
+    first = abs(int(rows[0][3] or 0)) if rows else 0
+    per_second = next((1e9 / size for size in (1e9, 1e12, 1e15) if first < 100 * size), 1e-9)
     several = len({measurement for measurement, *_ in rows}) > 1
     series: dict[tuple[tuple[str, str], ...], list[tuple[float, str]]] = {}
     for measurement, tags, fields, time in rows:
@@ -149,15 +148,6 @@ def table_of_lines(lines: Iterable[str]) -> pl.DataFrame:
     if not series:
         raise ValueError("its fields hold no numbers")
     return table_of_series([(dict(labels), values) for labels, values in series.items()])
-
-
-def _unit(time: int) -> str:
-    """Return the unit of a time since 1970 by its size.
-
-    >>> _unit(1_700_000_000), _unit(1_700_000_000_000_000_000)
-    ('s', 'ns')
-    """
-    return next((unit for unit, size in UNITS.items() if time < 100 * size), "ns")
 
 
 class Prometheus(Format):

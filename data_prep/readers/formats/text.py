@@ -168,10 +168,8 @@ def _read(path: Path, content: bytes | None, keys: Container[str], options: Tabl
     separator = find_separator([line for line in lines if line.strip()])
     log.note(path.name, f"fields are separated by {SEPARATED.get(separator, separator)}")
     reader = csv.reader(lines, delimiter=separator)
-    rows, ends = [], []
-    for row in reader:
-        rows.append(row)
-        ends.append(reader.line_num)
+    read = [(row, reader.line_num) for row in reader]
+    rows, ends = [row for row, _ in read], [end for _, end in read]
     if not options.no_header:
         head = find_head(rows, path.name, "line")
         closed = _are_closed(rows[head.rows :], len(head.names))

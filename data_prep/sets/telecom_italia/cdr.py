@@ -162,9 +162,7 @@ class _Sums:
                 np.add.at(total, bins, values)
         self.occurs[cell] = True
         self.recorded[interval] = True
-        self._remember(cell, interval, frame["country"].to_numpy())
-
-    def _remember(self, cell: np.ndarray, interval: np.ndarray, country: np.ndarray) -> None:
+        country = frame["country"].to_numpy()
         _require(country.min() >= 0)
         keys = ((cell * self.n_intervals + interval) << _COUNTRY_BITS) | country
         after = not self._keys or keys[0] > self._keys[-1][-1]
