@@ -31,6 +31,7 @@ from experiments.benchmarks.deliveries import deliveries_table
 from experiments.benchmarks.disclosure import disclosure_table
 from experiments.benchmarks.live import live_table
 from experiments.benchmarks.mixed import mixed_table
+from experiments.benchmarks.months import AHEAD
 from experiments.benchmarks.privacy import privacy_table
 from experiments.benchmarks.replay import draw_replay, replay_table
 from experiments.site import forecasts, guides, images, tables
@@ -131,6 +132,7 @@ PARTS: dict[str, Part] = RESULT_TABLES | {
             ("raw to report", "performance.md", "performance/raw-to-report", city.COMMANDS),
             ("exceedance", "horizons.md", "intervals/exceedance", serving.CALIBRATED),
             ("sums", "horizons.md", "intervals/sums", serving.HELD),
+            ("months", "plan.md", "intervals/months", AHEAD),
             ("served", "serve.md", "performance/serve", serving.SERVED),
             ("new cells", "horizons.md", "default/new-cells", new_tables),
         )

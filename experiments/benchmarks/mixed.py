@@ -11,8 +11,8 @@ import pandas as pd
 
 from experiments.benchmarks.frame import Results, benchmark, per_cent_above
 from stforecast.bench.tables import markdown
+from stforecast.federated.core.mixed_models import kinds_of
 from stforecast.forecasting.results import ForecastRun
-from stforecast.models.mixed import kinds_of
 
 ALONE = "solo"
 

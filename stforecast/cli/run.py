@@ -316,7 +316,7 @@ def score_command(
     from data_prep.base.registry import find
     from stforecast.bench.tables import for_terminal, numbers_of
     from stforecast.comparison.protocol import PROTOCOLS
-    from stforecast.comparison.score import LEGEND, score, tabulate_scores
+    from stforecast.comparison.score import legend, score, tabulate_scores
     from stforecast.federated.runs.run_folder import write_csv
 
     chosen = find("protocol", protocol, PROTOCOLS)
@@ -329,7 +329,7 @@ def score_command(
         return
     for name, rows in tables.items():
         click.echo(f"{protocol}, {name} ahead\n\n{for_terminal(rows)}\n")
-    click.echo(LEGEND)
+    click.echo(legend(sums, chosen))
 
 
 @command(options.JSON)

@@ -97,6 +97,16 @@ class PreparedSeries:
         times = self.calendar.local_times(np.arange(len(self.z)))
         return day_slots(times, self.window.period, self.calendar.step)
 
+    def of_cells(self, some: slice) -> PreparedSeries:
+        """Return the data of some cells, if each is a client."""
+        position = np.arange(len(self.series.cells))[some]
+        if len(position) == len(self.series.cells):
+            return self
+        series, scaler = self.series.of_cells(position), self.scaler.of_cells(some)
+        return dataclasses.replace(
+            self, series=series, scaler=scaler, z=self.z[:, some], divided=None
+        )
+
     def windows(self, starts: np.ndarray, *, with_next: bool = False) -> Windows:
         """Cut the windows whose first targets are `starts`."""
         return self.cutter(starts, with_next=with_next)(None)

@@ -100,9 +100,9 @@ class RunSettings(FederationSettings):
         """Return the method with a new model."""
         return build_method(self.chosen)
 
-    def clients_at(self, data: Path, first: int) -> CubeClients:
+    def clients_at(self, data: Path, first: int, model: str = "") -> CubeClients:
         """Return the clients of a node's cube."""
-        return CubeClients(self, data, first)
+        return CubeClients(self, data, first, model)
 
     @classmethod
     def read(cls, settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -86,8 +86,14 @@ class Explanation:
         return f"{text}: {'above' if total > 0 else 'below'} it mainly by {largest}"
 
 
-def explain(model: FittedModel, series: Series, cell: int) -> Explanation:
-    """Explain the forecast of a cell, at a position of the series, after the series' end."""
+def explain(
+    model: FittedModel, series: Series, cells: np.ndarray, *, of_model: bool = True
+) -> list[Explanation]:
+    """Explain the forecasts after a series' end of `cells`, positions in the series.
+
+    The number of forecasts doubles with each part, however many cells there are. Without
+    `of_model` there are no parts of the model.
+    """
     z = model.scaler.transform(series.values, at_end=True)
     calendar, predictor = model.scaler.calendar(series), model.latest
     usual, parts = _usual(z, calendar), _parts(z, calendar, model.config.window.horizon)
@@ -105,23 +111,31 @@ def explain(model: FittedModel, series: Series, cell: int) -> Explanation:
             observed = np.where(np.isfinite(own.covariates.observed), 0.0, np.nan)
             covariates = dataclasses.replace(own.covariates, observed=observed)
             own = dataclasses.replace(own, covariates=covariates)
-        return _forecast(predictor, given, own, cell)
+        return _forecast(predictor, given, own, cells)
 
     players = [*parts]
     players += [EVENTS] * (calendar.events is not None)
     players += [SERVICES] * (calendar.covariates is not None)
-    mean = np.full(model.config.window.horizon, np.nan_to_num(np.nanmean(z[:, cell])))
+    mean = np.nan_to_num(np.nanmean(z[:, cells], axis=0))[:, None]
     base, added = shapley(read, players)
+    mean = np.broadcast_to(mean, base.shape)
     by_read = {MEAN: mean, USUAL: base - mean, **added}
     by_model = None
-    if isinstance(predictor, TrainedMethod) and (own := _switches(predictor)):
+    if of_model and isinstance(predictor, TrainedMethod) and (own := _switches(predictor)):
 
         def with_parts(on: frozenset[str]) -> Values:
-            return _forecast(_without(predictor, {*own} - on), z, calendar, cell)
+            return _forecast(_without(predictor, {*own} - on), z, calendar, cells)
 
         base, added = shapley(with_parts, own)
         by_model = {"map or network of all cells": base, **added}
-    return _in_units(model, series, cell, by_read, by_model)
+    return [
+        _in_units(model, series, cell, _of(by_read, i), by_model and _of(by_model, i))
+        for i, cell in enumerate(cells)
+    ]
+
+
+def _of(parts: Mapping[str, Values], i: int) -> dict[str, Values]:
+    return {name: values[i] for name, values in parts.items()}
 
 
 def shapley(
@@ -169,12 +183,15 @@ def _parts(z: Values, calendar: Calendar, horizon: int) -> dict[str, slice]:
     return {name: slice(len(z) - a, len(z) - b) for name, a, b in pairs if a > b}
 
 
-def _forecast(predictor: Predictor, z: Values, calendar: Calendar, cell: int) -> Values:
-    """Return the forecast `(horizon,)` of one cell; the others are computed only if it needs it."""
+def _forecast(predictor: Predictor, z: Values, calendar: Calendar, cells: np.ndarray) -> Values:
+    """Return forecasts `(cells, horizon)`; those of others are computed only if these need them."""
     start = np.array([len(z)])
     if isinstance(predictor, TrainedMethod) and predictor.clients.by_cell:
-        return predictor.of_cell(z, start, calendar, cell)[0, 0]
-    return predictor.predict(z, start, calendar)[cell, 0]
+        own = predictor.for_cells(cells)
+        found = own.predict(z[:, cells], start, calendar.of_cells(cells))[:, 0]
+    else:
+        found = predictor.predict(z, start, calendar)[cells, 0]
+    return found.astype(float)  # In single precision, parts would not add up.
 
 
 class _Unmixed(TrainedMethod):

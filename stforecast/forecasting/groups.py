@@ -100,8 +100,22 @@ class Groups:
         found.attrs = {name: v for name, v in table.attrs.items() if name != "limits"}
         return found
 
+    def with_levels(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Return a table whose column `cell` has labels or cells, with a column `level` before."""
+        pairs = zip(self.levels, self.names, strict=True)
+        known = dict(zip(self.labels, pairs, strict=True))
+        of = [known.get(label, (CELL, label)) for label in table["cell"]]
+        levels, names = zip(*of, strict=True)
+        table = table.assign(cell=names)
+        table.insert(list(table).index("cell"), "level", levels)
+        return table
+
     def thresholds(self, threshold: Threshold | None) -> dict[object, float] | None:
-        """Return the threshold of each group: its own if there is one, or the sum of its cells'."""
+        """Return the threshold of each group, by its label.
+
+        It is its own, such as that of `site north`, or its level's, such as that of `site`, which
+        all sites then have. Otherwise it is the sum of its cells': capacities add up.
+        """
         if threshold is None:
             return None
         own: dict[str, float] = {}
@@ -111,7 +125,8 @@ class Groups:
         else:
             common = float(threshold)
         sums = self.sum(np.array([own.get(str(cell), common) for cell in self.cells]))
-        return {name: own.get(name, v) for name, v in zip(self.labels, sums.tolist(), strict=True)}
+        rows = zip(self.labels, self.levels, sums.tolist(), strict=True)
+        return {name: own.get(name, own.get(level, total)) for name, level, total in rows}
 
 
 def read_groups(text: str, series: Series) -> Groups:

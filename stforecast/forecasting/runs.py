@@ -136,8 +136,10 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
     def write_results(self) -> None:
         """Write the model, the errors, the rounds and the forecasts."""
         forecaster, out = self.forecaster, self.folder
-        # First, as it drops what other selections need before the saved one has its bounds.
-        self._write_errors("cell", out / "metrics.csv")
+        # Forecasts come first: errors are summed, and bounds calibrated, on the way.
+        with atomic_path(out / "forecasts.nc") as part, netcdf_target(part) as target:
+            forecaster.dump_forecasts(target)
+            self._write_errors("cell", out / "metrics.csv")  # It refuses results without errors.
         if not forecaster.data_.clients.by_cell:
             self._write_errors("client", out / "clients.csv")
         forecaster.save(out / "model")
@@ -146,8 +148,6 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
         write_csv(rounds if len(rounds) else no_rounds, out / "rounds.csv")
         if len(forecaster.refits_):
             write_csv(forecaster.refits_, out / "refits.csv")
-        with atomic_path(out / "forecasts.nc") as part, netcdf_target(part) as target:
-            forecaster.dump_forecasts(target)
 
     def _write_errors(self, by: By, path: Path) -> None:
         forecaster = self.forecaster

@@ -1,7 +1,7 @@
 """Figures of finished runs, for `stforecast plot`: every function here marked `figure` makes one.
 
-From Python, `stforecast.plots.cdf([forecaster, "runs/other"], ax=ax)` takes fitted forecasters,
-finished runs or their folders, and tables of errors from `Forecaster.evaluate`.
+From Python, `stforecast.plots.cdf([forecaster, "runs/other"], ax=ax)` takes fitted forecasters, and
+finished runs or their folders.
 
 Runs that differ only in their seed share a colour and an entry in the legend, "fuels (3 runs)";
 each figure's docstring explains how it combines them. A method has the same colour in every figure

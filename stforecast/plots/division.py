@@ -33,9 +33,10 @@ def division(found: Heterogeneity, names: Sequence[str], width: float = TWO_COLU
         left.set_yticks(range(n_clients), names)
     differences = 100 * (found.weeks / found.weeks.mean(axis=0) - 1)
     most = max(float(np.abs(differences).max()), 1e-9)
-    look = {"cmap": "RdBu_r", "aspect": "auto", "interpolation": "nearest"}
-    place = (0, 7, n_clients - 0.5, -0.5)
-    image = right.imshow(differences, vmin=-most, vmax=most, extent=place, **look)
+    image = right.imshow(
+        differences, "RdBu_r", aspect="auto", interpolation="nearest", vmin=-most, vmax=most,
+        extent=(0, 7, n_clients - 0.5, -0.5),
+    )  # fmt: skip
     right.set_xticks(np.arange(7) + 0.5, ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"])
     right.set_yticks([])
     right.grid(visible=False)

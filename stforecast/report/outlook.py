@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import xarray as xr
 
 from data_prep.base.errors import counted, some
 from data_prep.readers.units import with_unit
+from stforecast.bench.curves import HUES
 from stforecast.bench.tables import number
 from stforecast.comparison.errors import clock_of
 from stforecast.data.dates import in_words
@@ -27,10 +29,17 @@ from stforecast.report.tables import (
 
 if TYPE_CHECKING:  # They import torch.
     from stforecast.data.series import Series
+    from stforecast.forecasting.model import FittedModel
     from stforecast.forecasting.outlook import Outlook
 
 MOST_ROWS = 50
 """Rows of a table, which prints; files have the rest."""
+
+LIKELY = 0.01
+"""Lowest probability of a cell that may pass its threshold."""
+
+MOST_EXPLAINED = 20
+"""Cells whose forecasts a page explains, the first of the plan; each costs up to 0.2 s."""
 
 
 def outlook_section(
@@ -40,12 +49,13 @@ def outlook_section(
     cube: xr.Dataset | None,
     arrays: Arrays,
     room: int,
+    model: FittedModel | None = None,
 ) -> Section:
     """Gather what the page shows of the steps after a history.
 
     `located` has `lon` and `lat` of the cells, if they are known; the cube is None if the data are
     gone. The page's `arrays` grow; the history is cut for the `room`, the number of
-    further values that the page can hold.
+    further values that the page can hold. With a model, its forecasts are explained.
     """
     places, forecast = find_places(located, cube), found.forecast
     unit = "" if series.units == "1" else f", {series.units}"
@@ -60,6 +70,7 @@ def outlook_section(
     charts = {
         "ahead": True,
         "cells": [str(cell) for cell in forecast.columns],
+        "groups": [] if found.sums is None else list(found.sums.forecast),
         "methods": looks({"forecast": 0}),
         "quantity": quantity,
         "clock": axis_title(clock, times),
@@ -67,12 +78,13 @@ def outlook_section(
         "map": map_of(places, arrays),
         "values": _values(found, quantity, unit, arrays),
         "series": _lines(series, found, times, arrays),
+        "why": None if model is None else _reasons(model, series, plan, side, arrays),
     }
     begin, end = (f"{forecast.index[i]:%A %d %B %Y %H:%M}" for i in (0, -1))
     cells = counted(forecast.shape[1], "cell")
     when = f"Forecasts of {series.service} of {cells}, {begin} to {end}, {clock}."
     of_groups = None if found.sums is None else _groups(found.sums)
-    tables = [*filter(None, (of_groups, _passing(plan, side, series), _plan(plan, side)))]
+    tables = [*([of_groups] if of_groups else []), _plan(series, found, plan)]
     claims = (when, *endless(found), *_said(found, length))
     return Section(f"The coming {length}", claims, tables, charts, places.note)
 
@@ -86,7 +98,8 @@ def _values(found: Outlook, quantity: str, unit: str, arrays: Arrays) -> list[di
 
     values = []
     if "threshold" in plan:
-        if (name := chance_column(plan)) is not None:
+        name = chance_column(plan)
+        if name is not None and plan[name].round(3).nunique() > 1:  # Else it is of one colour.
             title = f"probability of values {side.beyond} the threshold"
             values.append(shown(title, name, share=True))
         headroom = f"headroom: from the {side.extreme} forecast to the threshold{unit}"
@@ -118,9 +131,12 @@ def _said(found: Outlook, length: str) -> tuple[str, ...]:
         worst, at = number(first[side.worst]), _time(first[f"{side.worst}_time"])
         return (f"{side.extreme.capitalize()} forecast: {worst} in cell {first.name}, {at}.",)
     n_beyond = int((plan[f"steps_{side.beyond}"] > 0).sum())
-    text = f"The forecast is {side.beyond} the threshold in {n_beyond} of {len(plan)} cells"
+    where = f"in {n_beyond} of" if n_beyond else "in none of"
+    text = f"The forecast is {side.beyond} the threshold {where} {counted(len(plan), 'cell')}"
     if (name := chance_column(plan)) is None:
         return (f"{text}; no probabilities, as not all steps have bounds.",)
+    if not (plan[name] >= LIKELY).any():
+        return (f"{text}; none has a probability of {LIKELY:.0%} or more.",)
     if name == "probability":
         expected = plan[name].sum()
         text += (
@@ -129,89 +145,72 @@ def _said(found: Outlook, length: str) -> tuple[str, ...]:
     return (f"{text}.",)
 
 
-def _passing(plan: pd.DataFrame, side: Side, series: Series) -> Table | None:
-    """Return the cells that may pass their threshold; None without probabilities."""
-    if "threshold" not in plan or (name := chance_column(plan)) is None:
-        return None
-    likely = plan[plan[name] >= 0.01]
-    step, minute = series.calendar.step, pd.Timedelta("1min")
-    rows = [
-        {
-            "cell": str(cell),
-            "probability" if name == "probability" else "probability at one step": share(row[name]),
-            "likeliest at": _time(row["likeliest_time"]),
-            f"expected time {side.beyond}": "{} h {:02} min".format(
-                *divmod(round(row[f"expected_steps_{side.beyond}"] * step / minute), 60)
-            ),
-            f"{side.extreme} forecast": number(row[side.worst]),
-            "threshold": number(row["threshold"]),
-        }
-        for cell, row in likely.head(MOST_ROWS).iterrows()
-    ]
-    caption = "Cells that may pass their threshold, the most probable first"
-    unknown = plan.index[plan[name].isna() & (plan[f"steps_{side.beyond}"] > 0)]
-    listed = f"Forecast {side.beyond} it, without bounds: {some(unknown, 9)}."
-    notes = [listed] if len(unknown) else []
-    if not rows:
-        return Table(caption, [{"cell": "none with a probability of 1 % or more"}], notes)
-    notes += rest(MOST_ROWS, len(likely), "the table of the plan")
-    if name == "probability":
-        notes.append(
-            f"probability: of values {side.beyond} the threshold at least once in the span. At "
-            "each step it follows from the bounds; over the span, errors go together as in the "
-            f"tested forecasts. expected time {side.beyond}: the sum of the steps' probabilities. "
-            "likeliest at: begin of the step with the highest probability."
-        )
-    return Table(caption, rows, notes, opens="cell")
-
-
 def _groups(found: Outlook) -> Table:
     """Return the plan of groups, the largest first, at most `MOST_ROWS` of them."""
-    plan, side, groups = found.plan, found.side, found.groups
+    groups = found.groups
     assert groups is not None
-    rows, name = [], chance_column(plan)
-    for i in np.argsort(-groups.sizes, kind="stable"):
-        label, row, size = plan.index[i], plan.iloc[i], groups.sizes[i]
-        at = row[f"{side.worst}_time"]
-        one = {
-            "group": str(label),
-            "cells": str(size),
-            f"{side.worst} at": _time(at),
-            side.worst: number(row[side.worst]),
-        }
-        if found.interval is not None and not pd.isna(at):
-            lower, upper = (number(bound[label][at]) for bound in found.interval)
-            one["bounds then"] = f"{lower} to {upper}"
-        if "threshold" in plan:
-            one |= {"threshold": number(row["threshold"]), "headroom": number(row["headroom"])}
-        if name is not None:
-            one["probability"] = share(row[name])
-        rows.append(one)
-    notes = rest(MOST_ROWS, len(rows), "the table of the plan")
+    order = np.argsort(-groups.sizes, kind="stable").tolist()
+    rows = [
+        {"group": groups.labels[i], "cells": str(groups.sizes[i]), **_planned(found, i)}
+        for i in order[:MOST_ROWS]
+    ]
+    notes = rest(MOST_ROWS, len(order), "the table of the plan")
     if found.coverage:
         held = ", ".join(f"{level} {share(of)}" for level, of in found.coverage.items())
         notes.append(
             "Forecasts of groups are the sums of their cells'; bounds follow from the errors of "
             f"these sums in the tested forecasts. They held: {held}."
         )
-    return Table("Groups", rows[:MOST_ROWS], notes)
+    return Table("Groups", rows, notes, opens="group")
 
 
-def _plan(plan: pd.DataFrame, side: Side) -> Table:
-    """Return the plan of the cells, at most `MOST_ROWS` of them."""
-    rows = [
-        {
-            "cell": str(cell),
-            "busy hour": _time(row["busy_hour"]),
-            "mean in it": number(row["busy_hour_mean"]),
-            side.worst: number(row[side.worst]),
-            f"{side.worst} at": _time(row[f"{side.worst}_time"]),
-            **({"headroom": number(row["headroom"])} if "headroom" in plan else {}),
-        }
-        for cell, row in plan.head(MOST_ROWS).iterrows()
-    ]
+def _plan(series: Series, found: Outlook, plan: pd.DataFrame) -> Table:
+    """Return the sorted plan of the cells, at most `MOST_ROWS` of them."""
+    side, name = found.side, chance_column(plan)
+    step, minute = series.calendar.step, pd.Timedelta("1min")
+    rows = []
+    for i in found.plan.index.get_indexer(plan.index[:MOST_ROWS]).tolist():
+        row, one = found.plan.iloc[i], _planned(found, i)
+        if name is not None:
+            expected = row[f"expected_steps_{side.beyond}"] * step / minute
+            hours = "{} h {:02} min".format(*divmod(round(expected), 60)) if expected >= 0 else "-"
+            one[f"time {side.beyond}"] = hours
+        rows.append({"cell": str(found.plan.index[i]), **one})
     notes = rest(MOST_ROWS, len(plan), "the table of the plan")
-    return Table("Plan", rows, notes, opens="cell")
+    if found.interval is not None:
+        coverage = found.interval.upper.attrs["coverage"]
+        notes.append(f"bounds then: the {coverage:.0%} interval at the time before them.")
+    if name is not None:
+        unknown = plan.index[plan[name].isna() & (plan[f"steps_{side.beyond}"] > 0)]
+        notes += [f"Forecast {side.beyond}, without bounds: {some(unknown, 9)}."] * len(unknown[:1])
+        notes.append(f"time {side.beyond}: expected, the sum of the steps' probabilities.")
+    if name == "probability":
+        notes.append(
+            f"probability: of values {side.beyond} the threshold at least once in the span. At "
+            "each step it follows from the bounds; over the span, errors go together as in the "
+            "tested forecasts."
+        )
+    caption = "Plan" if name is None else "Plan, the most probable to pass the threshold first"
+    return Table(caption, rows, notes, opens="cell")
+
+
+def _planned(found: Outlook, place: int) -> dict[str, str]:
+    """Return what a row of the plan says, with the bounds at the time of the worst forecast."""
+    plan, side, name = found.plan, found.side, chance_column(found.plan)
+    row, at, one = plan.iloc[place], plan.iloc[place][f"{side.worst}_time"], {}
+    if not plan["busy_hour_mean"].equals(plan[side.worst]):  # Steps are shorter than an hour.
+        one = {"busy hour": _time(row["busy_hour"]), "mean in it": number(row["busy_hour_mean"])}
+    one |= {f"{side.worst} at": _time(at), side.worst: number(row[side.worst])}
+    if found.interval is not None and not pd.isna(at):
+        lower, upper = (number(bound.iloc[:, place][at]) for bound in found.interval)
+        one["bounds then"] = f"{lower} to {upper}"
+    if "threshold" in plan:
+        own = plan["threshold"].nunique() > 1
+        one |= {"threshold": number(row["threshold"])} if own else {}
+        one["headroom"] = number(row["headroom"])
+    if name is not None:
+        one[name.replace("_", " ")] = share(row[name])
+    return one
 
 
 def _time(time: Any) -> str:
@@ -221,14 +220,58 @@ def _time(time: Any) -> str:
 def _lines(
     series: Series, found: Outlook, times: pd.DatetimeIndex, arrays: Arrays
 ) -> dict[str, object]:
-    """Return the history, the forecasts, bounds and thresholds of each cell at the times shown."""
+    """Return the history, forecasts, bounds and thresholds of cells, then groups, at the times."""
     past = series.values[len(found.forecast) - len(times) :].T
-    bounds = {} if found.interval is None else found.interval._asdict()
-    threshold = found.plan.get("threshold")
+    if found.sums is not None and found.sums.groups is not None:
+        past = np.concatenate([past, found.sums.groups.sum(past)])
+    parts = [found, *([found.sums] if found.sums else [])]
+
+    def rows(tables: Sequence[pd.DataFrame | None]) -> dict[str, object]:
+        n = len(found.forecast)  # Of groups without bounds, or without thresholds, none is drawn.
+        values = [
+            np.full((n, part.forecast.shape[1]), np.nan) if table is None else table.to_numpy()
+            for part, table in zip(parts, tables, strict=True)
+        ]
+        return arrays.rows(np.concatenate(values, axis=1).T)
+
+    drawn = {"forecast": rows([part.forecast for part in parts])}
+    if found.interval is not None:
+        for name in found.interval._fields:
+            drawn[name] = rows([part.interval and getattr(part.interval, name) for part in parts])
+    known = "threshold" in found.plan
+    limits = [part.plan["threshold"].to_numpy() for part in parts] if known else []
     return {
         "times": axis_times(times),
         "observed": arrays.rows(past),
-        "forecast": arrays.rows(found.forecast.to_numpy().T),
-        **{name: arrays.rows(table.to_numpy().T) for name, table in bounds.items()},
-        "threshold": None if threshold is None else arrays.floats(threshold.to_numpy()),
+        **drawn,
+        "threshold": arrays.floats(np.concatenate(limits)) if known else None,
+    }
+
+
+def _reasons(
+    model: FittedModel, series: Series, plan: pd.DataFrame, side: Side, arrays: Arrays
+) -> dict[str, object]:
+    """Return the parts of the forecasts of the first cells of a sorted plan.
+
+    `parts` is `(cells, parts, steps)`, and `usual` `(cells, steps)`, from which they lead away;
+    `worst` is the step of the highest or lowest forecast.
+    """
+    from stforecast.forecasting.explain import MEAN, USUAL, explain
+
+    cells = series.cells.tolist()
+    chosen = [cells.index(cell) for cell in plan.index[:MOST_EXPLAINED]]
+    found = explain(model, series, np.array(chosen), of_model=False)
+    tables = [one.read.drop(columns=[MEAN, USUAL]) for one in found]
+    names = list(dict.fromkeys(name for table in tables for name in table))
+    parts = [table.reindex(columns=names, fill_value=0.0).to_numpy().T for table in tables]
+    usual = [one.read[[MEAN, USUAL]].sum(axis=1).to_numpy() for one in found]
+    worst = [int(np.argmax(side.sign * one.forecast.to_numpy())) for one in found]
+    return {
+        "cells": chosen,
+        "names": names,
+        "parts": arrays.floats(np.array(parts)),
+        "usual": arrays.floats(np.array(usual)),
+        "worst": worst,
+        "extreme": side.extreme,
+        "colors": list(HUES[:2]),
     }

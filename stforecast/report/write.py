@@ -31,6 +31,7 @@ from stforecast.report.tables import Arrays, Table, as_json, packed
 
 if TYPE_CHECKING:  # They import torch.
     from stforecast.data.series import Series
+    from stforecast.forecasting.model import FittedModel
     from stforecast.forecasting.outlook import Outlook
 
 log = logging.getLogger(__name__)
@@ -81,11 +82,17 @@ class ReportPage:
             title = f"All {len(boards)} tasks together"
             self.overall = Table(title, overall_rows(judged, metric))
 
-    def add_outlook(self, run: ForecastRun, series: Series, found: Outlook) -> None:
-        """Begin the page with the forecast that follows the history of a run's model."""
+    def add_outlook(
+        self, run: ForecastRun, series: Series, found: Outlook, model: FittedModel | None = None
+    ) -> None:
+        """Begin the page with the forecast that follows the history of a run's model.
+
+        With the model, the forecasts of the first cells of the plan are explained.
+        """
         with run.open_forecasts() as located:
-            cube = cube_of(run)
-            self.ahead = outlook_section(series, found, located, cube, self.arrays, MOST_VALUES)
+            self.ahead = outlook_section(
+                series, found, located, cube_of(run), self.arrays, MOST_VALUES, model
+            )
 
     def write(self, out: str | os.PathLike[str], title: str, command: str = "") -> Path:
         """Write the page, with the `command` that writes it again; return `out`."""

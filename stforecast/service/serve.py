@@ -37,9 +37,20 @@ from stforecast.flower.telemetry import family
 from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.groups import CELL, Groups, read_groups
 from stforecast.forecasting.outlook import make_outlook
+from stforecast.forecasting.planning import ANY
 from stforecast.forecasting.results import data_of, is_model
 from stforecast.forecasting.tables import in_digits
 from stforecast.service.settings import FILE, ServiceSettings
+from stforecast.service.timeseries import (
+    ForecastAnswer,
+    ForecastRequest,
+    Problem,
+    ProblemAnswer,
+    Tables,
+    answer,
+    check,
+    with_readings,
+)
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +60,8 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 OWN_HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d*)?", re.IGNORECASE)
 """What clients call a server of the loopback."""
 
-LARGEST = 2**16
-"""Bytes of a request's body, which is not read."""
+LARGEST = 2**20
+"""Bytes of a request's body, which only `FORECAST` reads."""
 
 IN_LOG = "a file was replaced and cannot be read; the service's log says why"
 """The problem, for those without the token."""
@@ -63,6 +74,9 @@ MOST_HORIZONS = 10
 
 MEDIA = {"json": "application/json", "csv": "text/csv"}
 """Media type of each format."""
+
+FORECAST, MODELS = "/v1/timeseries/forecast", "/v1/timeseries/models"
+"""Paths of KServe's protocol, with errors of its form."""
 
 METRICS = "service/metrics.prom"
 """What `stforecast monitor` found."""
@@ -206,10 +220,7 @@ class ForecastService:
             InputError: for an unknown cell or level, or a number of steps that is out of range.
         """
         loaded = self.current()
-        horizon = loaded.forecaster.config.window.horizon
-        steps, most = horizon if steps is None else steps, MOST_HORIZONS * horizon
-        if not 1 <= steps <= most:
-            raise InputError(f"steps is {steps}; this service forecasts 1 to {most}")
+        steps = self._steps(loaded, steps)
         with self._lock:
             found = loaded.texts(steps, bounds, level)
         for cell in cells:
@@ -221,6 +232,37 @@ class ForecastService:
                     else InputError(f"no cell {cell!r} among {some(found.cells)}; see /cells")
                 )
         return found
+
+    def answer(self, asked: ForecastRequest) -> ForecastAnswer:
+        """Return the forecasts of a request of KServe's protocol.
+
+        Raises:
+            InputError: for another model, unknown cells, readings that do not continue the history,
+                or a number of steps that is out of range.
+        """
+        if asked.model != self.name:
+            raise UnknownCell(f"no model {asked.model!r}, only {self.name!r}")
+        loaded = self.current()
+        steps, forecaster = self._steps(loaded, asked.options.horizon), loaded.forecaster
+        check(asked, loaded.series)
+        history = with_readings(asked, loaded.series)
+        with self._lock:
+            series = loaded.series if history is None else forecaster.read(history)
+            found = forecaster.outlook(series, steps, limits=ANY)
+        return answer(asked, Tables(*found, forecaster.limits))
+
+    @property
+    def name(self) -> str:
+        """Name of the model: that of its folder."""
+        return self.run.resolve().name
+
+    @staticmethod
+    def _steps(loaded: Loaded, steps: int | None) -> int:
+        horizon = loaded.forecaster.config.window.horizon
+        steps, most = horizon if steps is None else steps, MOST_HORIZONS * horizon
+        if not 1 <= steps <= most:
+            raise InputError(f"steps is {steps}; this service forecasts 1 to {most}")
+        return steps
 
     def late(self) -> str:
         """Return how late the records of a run in service are; empty if they are not."""
@@ -285,9 +327,10 @@ def make_app(service: ForecastService, token: str = "") -> FastAPI:
     """
     app = Described(  # Its pages load scripts from a network that a server may not have.
         title="stforecast",
-        description=f"Forecasts of {service.run.name}. Other methods get 405 and Allow: GET, HEAD.",
+        description=f"Forecasts of {service.name}. Other methods get 405 and the header Allow.",
         docs_url=None,
         redoc_url=None,
+        generate_unique_id_function=lambda route: route.name,  # Names of generated clients.
         responses={
             400: {"model": Refusal, "description": "Host, parameter or number out of range."},
             422: {"model": Refusal, "description": "A value of another type."},
@@ -309,13 +352,15 @@ def make_app(service: ForecastService, token: str = "") -> FastAPI:
         # A page elsewhere must not reach a server of the loopback by another name.
         if not token and not OWN_HOST.fullmatch(request.headers.get("host", "")):
             response: Response = _refused(
-                400, "unknown host; ask for 127.0.0.1, localhost or [::1], or give a token"
+                request, 400, "unknown host; ask for 127.0.0.1, localhost or [::1], or give a token"
             )
         elif known or path == "/health":
             response = await call(request)
         else:
             wrong = "not this service's token; " if sent else ""
-            response = _refused(401, f"{wrong}send the token as: Authorization: Bearer TOKEN")
+            response = _refused(
+                request, 401, f"{wrong}send the token as: Authorization: Bearer TOKEN"
+            )
             response.headers["www-authenticate"] = "Bearer"
         named = path if path in PATHS else "other"
         service.requests[named, response.status_code] += 1
@@ -337,7 +382,8 @@ class Described(FastAPI):
         """Return the description."""
         found = super().openapi()
         for of in found["paths"].values():
-            get = of["get"]
+            if (get := of.get("get")) is None:
+                continue
             answers = {s: {"description": a["description"]} for s, a in get["responses"].items()}
             own = {"operationId": f"head_{get['operationId']}", "responses": answers}
             of["head"] = {**get, **own}
@@ -368,25 +414,67 @@ class Refusal(BaseModel):
     error: str
 
 
-PATHS = ("/forecast", "/cells", "/health", "/metrics", "/openapi.json")
+class CellValues(BaseModel):
+    """Values of a cell or group at the times; null where unknown, bounds only where asked for."""
+
+    forecast: list[float | None]
+    lower: list[float | None] | None = None
+    upper: list[float | None] | None = None
+
+
+class Forecasts(BaseModel):
+    """Forecasts with bounds of a coverage; null without bounds."""
+
+    service: str
+    units: str
+    coverage: float | None
+    times: list[str]
+    cells: dict[str, CellValues]
+
+
+class Place(BaseModel):
+    """A cell, with longitude and latitude if known."""
+
+    cell: str
+    lon: float | None = None
+    lat: float | None = None
+
+
+class Health(BaseModel):
+    """What is in service."""
+
+    status: Literal["ok", "stale", "late"]
+    problem: str
+    method: str
+    cells: int
+    history_until: str
+    horizon: int
+
+
+PATHS = ("/forecast", "/cells", "/health", "/metrics", "/openapi.json", FORECAST, MODELS)
 """Paths that metrics name."""
 
 
-def _refused(status: int, message: str, **headers: str) -> JSONResponse:
-    return JSONResponse({"error": message}, status, headers)
+def _refused(request: Request, status: int, message: str, **headers: str) -> JSONResponse:
+    error: Any = message
+    if _path(request) in (FORECAST, MODELS):
+        error = Problem(code=str(status), message=message).model_dump()
+    return JSONResponse({"error": error}, status, headers)
 
 
 async def _bad_input(request: Request, e: Exception) -> JSONResponse:
-    return _refused(404 if isinstance(e, UnknownCell) else 400, str(e))
+    return _refused(request, 404 if isinstance(e, UnknownCell) else 400, str(e))
 
 
 async def _no_path(request: Request, e: Exception) -> JSONResponse:
-    return _refused(404, f"nothing at {_path(request)}; /openapi.json lists what there is")
+    text = f"nothing at {_path(request)}; /openapi.json lists what there is"
+    return _refused(request, 404, text)
 
 
 async def _no_method(request: Request, e: Exception) -> JSONResponse:
-    text = f"{request.method} of {_path(request)}; this service only answers GET and HEAD"
-    return _refused(405, text, allow="GET, HEAD")
+    allowed = "POST" if _path(request) == FORECAST else "GET, HEAD"
+    text = f"{request.method} of {_path(request)}; this path only answers {allowed}"
+    return _refused(request, 405, text, allow=allowed)
 
 
 def _path(request: Request) -> str:
@@ -397,7 +485,7 @@ def _path(request: Request) -> str:
 async def _bad_request(request: Request, e: Exception) -> JSONResponse:
     first = e.errors()[0] if isinstance(e, RequestValidationError) else {}
     name, found = first.get("loc", ("",))[-1], first.get("input")
-    return _refused(422, f"{name} is {found!r}: {first.get('msg', e)}")
+    return _refused(request, 422, f"{name} is {repr(found)[:100]}: {first.get('msg', e)}")
 
 
 def _add_paths(app: FastAPI, service: ForecastService) -> None:
@@ -409,8 +497,9 @@ def _add_paths(app: FastAPI, service: ForecastService) -> None:
         summary="Forecasts of cells, with bounds",
         response_class=Response,
         responses={
-            200: {"content": {media: {"schema": {"type": kind}} for media, kind in
-                              (("application/json", "object"), ("text/csv", "string"))}},
+            # Generated clients read the first.
+            200: {"model": Forecasts, "content": {
+                "application/json": {}, "text/csv": {"schema": {"type": "string"}}}},
             404: {"model": Refusal, "description": "A cell that is not forecast."},
         },
     )  # fmt: skip
@@ -432,38 +521,50 @@ def _add_paths(app: FastAPI, service: ForecastService) -> None:
         body = getattr(texts, format)(dict.fromkeys(cell)) if cell else texts.whole[format]
         return Response(body, media_type=MEDIA[format])
 
-    @app.get("/cells", summary="Cells that are forecast, with longitude and latitude if known")
-    def cells() -> list[dict[str, Any]]:
+    @app.post(
+        FORECAST,
+        summary="Forecasts of cells by KServe's protocol, after the readings that are sent",
+        responses={status: {"model": ProblemAnswer} for status in (400, 404, 422)},
+    )
+    def timeseries(asked: ForecastRequest) -> ForecastAnswer:
+        return service.answer(asked)
+
+    @app.get(MODELS, summary="Names for KServe's protocol")
+    def models() -> list[str]:
+        return [service.name]
+
+    @app.get(
+        "/cells",
+        summary="Cells that are forecast, with longitude and latitude if known",
+        response_model_exclude_none=True,
+    )
+    def cells() -> list[Place]:
         series = service.current().series
-        places = series.locations
-        found = [{"cell": str(cell)} for cell in series.cells]
+        names, places = map(str, series.cells), series.locations
         if places is None:
-            return found
-        return [
-            {**one, "lon": float(lon), "lat": float(lat)}
-            for one, (lon, lat) in zip(found, places, strict=True)
-        ]
+            return [Place(cell=name) for name in names]
+        return [Place(cell=n, lon=x, lat=y) for n, (x, y) in zip(names, places, strict=True)]
 
     @app.get(
         "/health",
         summary="What is in service",
         responses={503: {"description": "As 200, if the records are late."}},
     )
-    def health(request: Request, response: Response) -> dict[str, Any]:
+    def health(request: Request, response: Response) -> Health:
         loaded = service.current()
         late = service.late()
         response.status_code = 503 if late else 200
         forecaster, series = loaded.forecaster, loaded.series
         last = pd.DatetimeIndex(series.calendar.local_times(np.array([len(series.values) - 1])))
-        return {
-            "status": "late" if late else "stale" if service.problem else "ok",
-            "problem": late
+        return Health(
+            status="late" if late else "stale" if service.problem else "ok",
+            problem=late
             or (service.problem if request.state.known else service.problem and IN_LOG),
-            "method": forecaster.config.method,
-            "cells": len(series.cells),
-            "history_until": last[0].isoformat(),
-            "horizon": forecaster.config.window.horizon,
-        }
+            method=forecaster.config.method,
+            cells=len(series.cells),
+            history_until=last[0].isoformat(),
+            horizon=forecaster.config.window.horizon,
+        )
 
     @app.get("/metrics", summary="Metrics for Prometheus", response_class=PlainTextResponse)
     def metrics() -> Response:

@@ -64,24 +64,28 @@ class Charts {
     Object.assign(this, { section, task, numbers, hidden: new Set() });
   }
 
+  place(name) {
+    return this.section.querySelector(`[data-chart="${name}"]`);
+  }
+
   // Draws a chart without the methods that are switched off.
-  show(name, traces, ofLayout, words) {
-    const place = this.section.querySelector(`[data-chart="${name}"]`);
+  show(name, traces, ofLayout, words, config = CONFIG) {
+    const place = this.place(name);
     // Not an image: that has no buttons inside.
     place.setAttribute("role", "group");
     place.setAttribute("aria-label", words);
     const drawn = traces.filter((trace) => !this.hidden.has(trace.meta));
-    Plotly.react(place, drawn, ofLayout, CONFIG);
+    Plotly.react(place, drawn, ofLayout, config);
   }
 
   // The axis of a cell's series, with as many upright labels as have room: turned ones hide the legend.
   dates(clock) {
-    const wide = this.section.querySelector('[data-chart="series"]').clientWidth;
+    const wide = this.place("series").clientWidth;
     return { ...title(clock), type: "date", tickangle: 0, nticks: Math.max(2, Math.floor(wide / 95)) };
   }
 
   hide(name) {
-    this.section.querySelector(`[data-chart="${name}"]`).closest("figure").hidden = true;
+    this.place(name).closest("figure").hidden = true;
   }
 
   // Observations, forecasts and the band of the chosen method at a cell; of the best method where
@@ -112,12 +116,19 @@ class Charts {
       `Observations and forecasts of ${heading} over ${x.length} steps.`);
   }
 
-  // The end of the history, the forecast with its bounds, and the threshold of a cell.
-  coming(cell) {
-    const { series, methods, cells, quantity, clock } = this.task;
+  // Times of the history, and of the forecast.
+  times() {
+    const { times, observed } = this.task.series;
+    const length = observed.shape[1];
+    return { past: times.slice(0, length), next: times.slice(length) };
+  }
+
+  // The end of the history, the forecast with its bounds, and the threshold of a cell or group.
+  coming(cell, heading) {
+    const { series, methods, quantity, clock } = this.task;
     const row = (place) => this.numbers.row(place, cell);
     const observed = row(series.observed);
-    const [past, next] = [series.times.slice(0, observed.length), series.times.slice(observed.length)];
+    const { past, next } = this.times();
     const color = methods[0].color;
     const traces = [];
     if (series.lower) {
@@ -140,11 +151,33 @@ class Charts {
       const ends = [series.times[0], series.times[series.times.length - 1]];
       traces.push(line({ name: "threshold", color: ofPage("chosen"), dash: "dash" }, ends, [limit, limit], { showlegend: true }));
     }
-    const heading = `cell ${cells[cell]}`;
     const now = { type: "line", x0: next[0], x1: next[0], yref: "paper", y0: 0, y1: 1, line: { dash: "dot", width: 1, color: ofPage("faint") } };
     const area = { title: { text: plain(heading), x: 0.02, font: { size: 14 } }, hovermode: "x unified", shapes: [now] };
     this.show("series", traces, layout(this.dates(clock), title(quantity), area),
       `History and forecast of ${heading}, ${next.length} steps ahead.`);
+  }
+
+  // What each part of the readings adds to what is usual at a step; returns the same in words.
+  why(place, step, name) {
+    const { why, quantity } = this.task;
+    const [parts, usual] = [this.numbers.floats(why.parts), this.numbers.floats(why.usual)];
+    const steps = this.times().next.length;
+    const x = why.names.map((_, k) => parts[(place * why.names.length + k) * steps + step]);
+    const [base, sum] = [usual[place * steps + step], x.reduce((a, b) => a + b, 0)];
+    const text = x.map((value) => (value < 0 ? "" : "+") + short(value));
+    const color = x.map((value) => why.colors[Number(value < 0)]);
+    const bar = { type: "bar", orientation: "h", x, y: why.names.map(plain), text, marker: { color }, textposition: "outside", hoverinfo: "skip", cliponaxis: false };
+    const [least, most] = [Math.min(0, ...x), Math.max(0, ...x)];
+    // For the numbers next to the bars.
+    const room = ((most - least || 1) * 60) / Math.max(120, this.place("why").clientWidth - 260);
+    const heading = `why ${short(base + sum)} in ${name}, ${this.times().next[step]}`;
+    const area = { title: { text: plain(heading), x: 0.02, font: { size: 14 } } };
+    const ofX = { ...title(`${quantity}: added to the usual ${short(base)}`), range: [least - room, most + room] };
+    const ofY = { autorange: "reversed", ticklabelstandoff: 4 };
+    this.show("why", [bar], layout(ofX, ofY, area),
+      `Parts of the forecast of ${name}.`, { ...CONFIG, displayModeBar: false });
+    const words = why.names.map((part, k) => `${part} ${text[k]}`);
+    return `Usual at this time of the week: ${short(base)}; ${words.join(", ")}; forecast: ${short(base + sum)}.`;
   }
 
   // Errors of each method by hour at a cell.

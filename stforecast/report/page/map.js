@@ -167,6 +167,9 @@ class CellMap {
   }
 
   select(i) {
+    // A group, which comes after the cells, has no place.
+    this.mark.style.display = i < this.task.cells.length ? "" : "none";
+    if (i >= this.task.cells.length) return;
     this.chosen = i;
     this.put(this.mark, i);
   }

@@ -115,7 +115,8 @@ class TaskSection extends PlainSection {
   select(i) {
     this.cell = i;
     this.map.select(i);
-    this.section.querySelector("input.cell").value = this.task.cells[i];
+    const { cells, groups } = this.task;
+    this.section.querySelector("input.cell").value = cells[i] ?? groups[i - cells.length];
     this.drawCell(i);
     this.say();
   }
@@ -154,12 +155,25 @@ class TaskSection extends PlainSection {
   }
 }
 
-// The coming span: a map and the series of a cell.
+// The coming span: a map, and the series of a cell or, after the cells, of a group.
 class AheadSection extends TaskSection {
+  begin() {
+    const { cells, groups, why } = this.task;
+    this.names = [...cells.map((cell) => `cell ${cell}`), ...groups];
+    if (why) {
+      this.fill("select.step", [`the ${why.extreme} forecast`, ...this.charts.times().next.map((time) => time.replace("T", " "))]);
+      this.section.querySelector("select.step").addEventListener("change", () => this.why());
+    }
+    super.begin();
+    const chart = this.section.querySelector("[data-chart=series]");
+    if (why) chart.on("plotly_click", ({ points }) => this.explain(points[0].x));
+  }
+
   switches() {}
 
   aboutSeries() {
-    this.section.querySelector(".about-series").textContent = "The dotted line is the end of the history.";
+    const click = this.task.why ? " Click the forecast to explain another step." : "";
+    this.section.querySelector(".about-series").textContent = `The dotted line is the end of the history.${click}`;
   }
 
   worst() {
@@ -168,8 +182,38 @@ class AheadSection extends TaskSection {
 
   drawAll() {}
 
+  open(name) {
+    const group = this.task.groups.indexOf(name);
+    if (group >= 0 && !this.task.cells.includes(name)) this.select(this.task.cells.length + group);
+    else super.open(name);
+  }
+
   drawCell(i) {
-    this.charts.coming(i);
+    this.charts.coming(i, this.names[i]);
+    if (this.task.why) this.why();
+  }
+
+  say() {
+    if (this.cell < this.task.cells.length) super.say();
+    else this.section.querySelector(".said").textContent = `${this.names[this.cell]}: the sum of its cells.`;
+  }
+
+  explain(time) {
+    const step = this.charts.times().next.indexOf(time);
+    if (step < 0) return;
+    this.section.querySelector("select.step").value = step + 1;
+    this.why();
+  }
+
+  why() {
+    const { why } = this.task;
+    const step = Number(this.section.querySelector("select.step").value) - 1;
+    const place = why.cells.indexOf(this.cell);
+    const about = this.section.querySelector(".about-why");
+    const chart = this.section.querySelector("[data-chart=why]");
+    chart.hidden = place < 0;
+    if (place >= 0) about.textContent = this.charts.why(place, step < 0 ? why.worst[place] : step, this.names[this.cell]);
+    else about.textContent = `No parts of ${this.names[this.cell]}: the page has those of the first ${why.cells.length} cells of the plan; stforecast explain gives others.`;
   }
 }
 
@@ -190,19 +234,27 @@ function holdLoad() {
 
 const PRINTED = 680;
 
-// On paper, charts are as wide as an A4 page and have light colours.
+// On paper, charts are as wide as an A4 page, or half of it, and have light colours; notes are open.
 function forPrint(shown, drawAll) {
   const plots = () => [...document.querySelectorAll(".js-plotly-plot")];
-  let theme = "";
+  const printed = (plot) => {
+    const width = plot.closest(".charts") ? PRINTED / 2 - 25 : PRINTED;
+    const ticks = plot.layout.xaxis.type === "date" ? { "xaxis.nticks": Math.floor(width / 110) } : {};
+    return { width, height: plot.classList.contains("low") ? 220 : 300, ...ticks };
+  };
+  let [theme, closed] = ["", []];
   addEventListener("beforeprint", () => {
     drawAll();
+    closed = [...document.querySelectorAll("details:not([open])")].filter((one) => one.querySelector("summary.note"));
+    closed.forEach((one) => { one.open = true; });
     ({ theme } = document.documentElement.dataset);
     document.documentElement.dataset.theme = "light";
     if (theme === "dark") shown.forEach((section) => section.redraw());
-    plots().forEach((plot) => Plotly.relayout(plot, { width: PRINTED, height: plot.classList.contains("low") ? 220 : 300 }));
+    plots().forEach((plot) => Plotly.relayout(plot, printed(plot)));
   });
   addEventListener("afterprint", () => {
     document.documentElement.dataset.theme = theme;
+    closed.forEach((one) => { one.open = false; });
     plots().forEach((plot) => Plotly.relayout(plot, { width: null, height: null, autosize: true }));
     if (theme === "dark") shown.forEach((section) => section.redraw());
   });
@@ -212,6 +264,7 @@ const AT_ONCE = 3;
 
 async function start() {
   sortTables();
+  showMore();
   const sections = [...document.querySelectorAll("section.task")];
   const shown = new Map();
   themeSwitch(() => shown.forEach((section) => section.redraw()));

@@ -31,3 +31,12 @@ function sortTables() {
     });
   }
 }
+
+// Fades the edge of a table that goes on beside it.
+function showMore() {
+  for (const box of document.querySelectorAll(".scroll")) {
+    const look = () => box.classList.toggle("more", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
+    box.addEventListener("scroll", look);
+    new ResizeObserver(look).observe(box);
+  }
+}

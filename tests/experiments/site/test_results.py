@@ -22,6 +22,7 @@ from experiments.site.measured import (
 )
 from experiments.site.results import gather, updated, with_answers
 from experiments.site.tables import AGAINST, POINTS, side
+from stforecast.bench.kept import ARCHIVE
 from vision.cli.compare import HOLDS, TO_TELL, UNTOLD
 
 PAPERS = RESULTS.parent / "papers"
@@ -130,6 +131,14 @@ def test_benchmarks_are_gathered_beside_the_pages_that_name_them(benchmark, resu
     assert [path.name for path in (results.parent / "figures").iterdir()] == ["one-a-cdf.png"], (
         "only figures that a page shows are kept"
     )
+
+
+def test_sums_of_errors_are_kept_beside_the_page(benchmark, results):
+    folder = benchmark("one", "First")
+    (folder / ARCHIVE).write_bytes(b"sums")
+    gather([folder, benchmark("both", "Second")], results)
+    assert (results / "one" / "one.tar.xz").read_bytes() == b"sums"
+    assert len([*results.rglob("*.tar.xz")]) == 1
 
 
 def test_other_benchmarks_of_a_page_are_kept(benchmark, results):

@@ -1,6 +1,7 @@
 """Forecasts over HTTP, and models as files for other programs."""
 
 import io
+import json
 import shutil
 import socket
 import subprocess
@@ -39,6 +40,7 @@ from stforecast.service.serve import (  # noqa: E402
 
 SETTINGS = {"service": "internet", "split": "days:6,2,2", "horizon": 3, "intervals": "normalised"}
 TOKEN = "0123456789abcdef"
+KSERVE = "/v1/timeseries/forecast"
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +130,7 @@ def test_health_metrics_and_the_description(client):
         assert answer.json() == {"error": f"nothing at {path}; /openapi.json lists what there is"}
     answer = client.post("/forecast")
     assert answer.status_code == 405
-    assert answer.json() == {"error": "POST of /forecast; this service only answers GET and HEAD"}
+    assert answer.json() == {"error": "POST of /forecast; this path only answers GET, HEAD"}
     assert answer.headers["allow"] == "GET, HEAD"
 
 
@@ -163,17 +165,33 @@ def test_the_description_has_limits_media_and_refusals_as_they_are(client):
     assert list(found["paths"]["/metrics"]["get"]["responses"]["200"]["content"]) == ["text/plain"]
 
 
+def test_clients_generated_from_the_description_have_names_and_types(client, described):
+    operations = [of for path in described["paths"].values() for of in path.values()]
+    names = [of["operationId"] for of in operations]
+    assert {"forecast", "head_forecast", "timeseries", "cells"} <= set(names)
+    assert len(set(names)) == len(names)
+    parts = described["components"]["schemas"]
+    for path in ("/forecast", "/forecast?bounds=false", "/health", "/cells"):
+        answers = described["paths"][path.partition("?")[0]]["get"]["responses"]
+        kind, media = next(iter(answers["200"]["content"].items()))
+        assert kind == "application/json", "a client reads the first"
+        schema = media["schema"]
+        assert fits(client.get(path).json(), schema, parts)
+        assert "$ref" in schema.get("items", schema), "answers are of a class of the client"
+
+
 @pytest.fixture
 def described(client):
     return client.get("/openapi.json").json()
 
 
 def test_the_description_has_head_with_the_answers_of_get(described):
+    assert set(described["paths"].pop(KSERVE)) == {"post"}
     for of in described["paths"].values():
         assert set(of) == {"get", "head"}
         assert set(of["head"]["responses"]) == set(of["get"]["responses"])
         assert not any("content" in answer for answer in of["head"]["responses"].values())
-    assert "405 and Allow: GET, HEAD" in described["info"]["description"]
+    assert "405 and the header Allow" in described["info"]["description"]
 
 
 def test_metrics_are_what_prometheus_takes(client):
@@ -188,21 +206,162 @@ def test_metrics_are_what_prometheus_takes(client):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-KINDS = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}
+KINDS = {
+    "object": dict, "array": list, "string": str, "integer": int, "boolean": bool,
+    "number": (int, float), "null": type(None),
+}  # fmt: skip
 
 
 def fits(value, schema, parts):
     """Whether a value is one of a JSON schema, of the keywords that the description has."""
     if "$ref" in schema:
         return fits(value, parts[schema["$ref"].rpartition("/")[2]], parts)
-    if not isinstance(value, KINDS[schema["type"]]):
+    if "anyOf" in schema:
+        return any(fits(value, one, parts) for one in schema["anyOf"])
+    if not isinstance(value, KINDS[schema["type"]]) or value not in schema.get("enum", [value]):
         return False
     if schema["type"] == "array":
         return all(fits(one, schema.get("items", {"type": "object"}), parts) for one in value)
     own, needed = schema.get("properties", {}), set(schema.get("required", ()))
+    if isinstance(further := schema.get("additionalProperties"), dict):
+        return all(fits(one, further, parts) for one in value.values())
     return schema["type"] != "object" or (
         needed <= set(value) and all(fits(value[n], s, parts) for n, s in own.items() if n in value)
     )
+
+
+TEXT, SERIES = {"type": "string"}, {"type": "array", "items": {"type": "number"}}
+FREQUENCY = {"type": "string", "enum": [
+    "second", "S", "minute", "T", "hour", "H", "day", "D", "week", "W", "month", "M", "quarter",
+    "Q", "year", "Y",
+]}  # fmt: skip
+STATUS = {"type": "string", "enum": ["completed", "error", "pending", "partial"]}
+KIND = {"type": "string", "enum": ["univariate_time_series", "multivariate_time_series"]}
+OF_KSERVE = {
+    "ForecastResponse": {
+        "type": "object", "required": ["id", "created_at", "status", "model", "outputs"],
+        "properties": {
+            "id": TEXT, "created_at": {"type": "integer"}, "status": STATUS, "model": TEXT,
+            "outputs": {"type": "array", "items": {"$ref": "ForecastOutput"}},
+            "error": {"type": "null"},
+        },
+    },
+    "ForecastOutput": {
+        "type": "object", "required": ["type", "id", "status", "content"],
+        "properties": {
+            "type": TEXT, "id": TEXT, "status": STATUS, "error": {"type": "null"},
+            "content": {"type": "array", "items": {"$ref": "TimeSeriesForecast"}},
+        },
+    },
+    "TimeSeriesForecast": {
+        "type": "object",
+        "required": ["type", "name", "mean_forecast", "frequency", "start_timestamp"],
+        "properties": {
+            "type": KIND, "name": TEXT, "mean_forecast": SERIES, "frequency": FREQUENCY,
+            "start_timestamp": TEXT,
+            "quantiles": {"anyOf": [{"type": "object"}, {"type": "null"}]},
+        },
+    },
+    "ErrorResponse": {
+        "type": "object", "required": ["error"], "properties": {"error": {"$ref": "Error"}},
+    },
+    "Error": {
+        "type": "object", "required": ["message", "type"],
+        "properties": {"message": TEXT, "type": TEXT, "code": TEXT,
+                       "param": {"anyOf": [TEXT, {"type": "null"}]}},
+    },
+}  # fmt: skip
+"""Required and optional parts of answers of KServe 0.21's protocol."""
+
+
+def asked(cells, **options):
+    """A request for forecasts after the history."""
+    inputs = [
+        {"type": "univariate_time_series", "name": cell, "series": [], "frequency": "hour"}
+        for cell in cells
+    ]
+    return {"model": "run", "inputs": inputs, "options": {"horizon": 3, **options}}
+
+
+def test_kserves_protocol_gives_the_same_forecasts_and_quantiles(client, run, town):
+    expected, bounds = Forecaster.load(run).outlook(town, limits=(-np.inf, np.inf))
+    cells = [str(cell) for cell in expected.columns][:2]
+    assert client.get("/v1/timeseries/models").json() == ["run"]
+    answer = client.post(KSERVE, json=asked(cells, quantiles=[0.05, 0.5, 0.8, 0.95]))
+    assert answer.status_code == 200
+    assert fits(answer.json(), {"$ref": "ForecastResponse"}, OF_KSERVE)
+    for i, output in enumerate(answer.json()["outputs"]):
+        (found,) = output["content"]
+        assert found["name"] == cells[i]
+        assert pd.Timestamp(found["start_timestamp"]) == expected.index[0]
+        low, middle, more, high = (found["quantiles"][q] for q in ("0.05", "0.5", "0.8", "0.95"))
+        for own, of in ((low, bounds.lower), (middle, expected), (high, bounds.upper)):
+            np.testing.assert_allclose(own, of.iloc[:, i].clip(lower=0), rtol=1e-6)
+        np.testing.assert_allclose(found["mean_forecast"], middle)
+        assert all(a < b < c for a, b, c in zip(middle, more, high, strict=True))
+
+
+def test_kserves_readings_continue_or_replace_the_history(client, run, town):
+    forecaster = Forecaster.load(run)
+    series = forecaster.read(town)
+    table = pd.DataFrame(series.values, series.zoned(series.times), series.cells)
+    cell = str(table.columns[0])
+    question = asked([cell])
+    (sent,) = question["inputs"]
+    before = client.post(KSERVE, json=question).json()["outputs"][0]["content"][0]
+    # The last two readings again, and one that is new.
+    sent["series"] = [*table.iloc[-2:, 0], 3 * table.iloc[-1, 0]]
+    sent["start_timestamp"] = table.index[-2].isoformat()
+    found = client.post(KSERVE, json=question).json()["outputs"][0]["content"][0]
+    step = table.index[-1] - table.index[-2]
+    assert pd.Timestamp(found["start_timestamp"]) == pd.Timestamp(before["start_timestamp"]) + step
+    longer = table.reindex(table.index.union([table.index[-1] + step]))
+    longer.iloc[-1, 0] = sent["series"][-1]
+    longer.attrs["units"] = series.units
+    np.testing.assert_allclose(
+        found["mean_forecast"], forecaster.predict(longer).iloc[:, 0], rtol=1e-5
+    )
+    after = client.post(KSERVE, json=asked([cell])).json()["outputs"][0]["content"][0]
+    assert after["mean_forecast"] == before["mean_forecast"], "the history stays as it was"
+
+
+def test_the_request_of_the_page_is_one_of_the_protocol(client, run):
+    page = (Path(__file__).resolve().parents[3] / "docs" / "serve.md").read_text()
+    question = json.loads(page.partition("```text\n")[2].partition("```")[0])
+    (sent,) = question["inputs"]
+    series = ForecastService(run).current().series
+    end = series.zoned(series.times[-1:] + series.calendar.step)[0]
+    sent |= {"name": str(series.cells[0]), "start_timestamp": end.isoformat()}
+    answer = client.post(KSERVE, json=question)
+    assert answer.status_code == 200
+    (found,) = answer.json()["outputs"][0]["content"]
+    assert {name: len(of) for name, of in found["quantiles"].items()} == {"0.1": 3, "0.9": 3}
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "message"),
+    [
+        ({"model": "other"}, 404, "no model 'other', only 'run'"),
+        ({"options": {"horizon": 31}}, 400, "steps is 31; this service forecasts 1 to 30"),
+        ({"options": {}}, 422, "horizon is"),
+        ({"options": {"horizon": 1, "quantiles": [1.0]}}, 422, "0 is 1.0"),
+        ({"name": "nowhere"}, 400, "unknown input 'nowhere'"),
+        ({"type": "multivariate_time_series"}, 422, "type is 'multivariate_time_series'"),
+        ({"frequency": "day"}, 400, "is 'day', this model has steps of 60 minutes"),
+        ({"series": [1.0]}, 400, "is missing; give the time of its first reading"),
+        ({"series": [1.0], "start_timestamp": "soon"}, 400, "is 'soon'"),
+        ({"series": [1.0], "start_timestamp": "2031-01-01"}, 400, "where the history ends"),
+    ],
+)
+def test_kserves_errors_have_its_form(client, change, status, message):
+    question = asked([client.get("/cells").json()[0]["cell"]])
+    for name, value in change.items():
+        (question if name in question else question["inputs"][0])[name] = value
+    answer = client.post(KSERVE, json=question)
+    assert answer.status_code == status
+    assert fits(answer.json(), {"$ref": "ErrorResponse"}, OF_KSERVE)
+    assert message in answer.json()["error"]["message"]
+    assert answer.json()["error"]["code"] == str(status)
 
 
 def valid(schema, cells):
@@ -233,7 +392,7 @@ def test_every_request_is_answered_as_the_description_says(client, described):
         path = data.draw(st.sampled_from(names))
         method = data.draw(st.sampled_from(["get", "get", "get", "head", "post", "delete"]))
         operation = described["paths"].get(path, {}).get(method, {})
-        right, query = True, {}
+        right, query = "requestBody" not in operation, {}
         for one in operation.get("parameters", ()):
             if data.draw(st.booleans()):
                 usual = data.draw(st.booleans())
@@ -244,8 +403,10 @@ def test_every_request_is_answered_as_the_description_says(client, described):
         answer = client.request(method, path, params=query)
         if path == "/nothing" or not operation:
             assert answer.status_code == (404 if path == "/nothing" else 405)
-            assert answer.status_code == 404 or answer.headers["allow"] == "GET, HEAD"
-            assert method == "head" or fits(answer.json(), parts["Refusal"], parts)
+            allowed = "POST" if path == KSERVE else "GET, HEAD"
+            assert answer.status_code == 404 or answer.headers["allow"] == allowed
+            kind = parts["ProblemAnswer" if path.startswith("/v1") else "Refusal"]
+            assert method == "head" or fits(answer.json(), kind, parts)
             return
         told = operation["responses"][str(answer.status_code)]
         assert answer.status_code in (200, 404) or not right, "what is allowed is answered"

@@ -6,7 +6,7 @@ import pytest
 
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
-from stforecast.forecasting.explain import shapley
+from stforecast.forecasting.explain import explain, shapley
 
 HOURS = pd.date_range("2024-03-04", periods=24 * 28, freq="h")
 
@@ -42,7 +42,7 @@ def test_parts_add_up_to_the_forecast(town, method, settings):
     fitted = Forecaster(method, horizon=3, split="days:14,7,7", **settings).fit(town)
     found, expected = fitted.explain("b", town), fitted.predict(town)["b"]
     for table in filter(lambda of: of is not None, (found.read, found.model)):
-        np.testing.assert_allclose(table.to_numpy().sum(axis=1), found.forecast, rtol=1e-9)
+        np.testing.assert_allclose(table.to_numpy().sum(axis=1), found.forecast, rtol=1e-6)
     np.testing.assert_allclose(found.forecast, expected, rtol=1e-5)
     assert (found.model is not None) == (method == "fedlean")
 
@@ -56,6 +56,18 @@ def test_parts_of_a_linear_model_are_its_weights_times_what_is_unusual(town):
     assert (after - before).sum() == pytest.approx(moved, rel=1e-4)
     # What is usual has moved, too, by a quarter of the change of one of four weeks.
     assert (after - before)["last three hours"] == pytest.approx(0.75 * moved, rel=1e-3)
+
+
+@pytest.mark.parametrize("method", ["ridge", "fedlean"])
+def test_cells_that_are_explained_together_have_the_parts_of_each(town, method):
+    settings = {"rounds": 2} if method == "fedlean" else {}
+    fitted = Forecaster(method, horizon=3, split="days:14,7,7", **settings).fit(town)
+    chosen = np.array([2, 0])
+    together = explain(fitted.model_, fitted.read(town), chosen, of_model=False)
+    for found, cell in zip(together, "ca", strict=True):
+        alone = fitted.explain(cell, town)
+        pd.testing.assert_frame_equal(found.read, alone.read, rtol=1e-4, atol=1e-4)
+        assert found.model is None
 
 
 def test_words_name_a_part_only_if_it_says_so(town):

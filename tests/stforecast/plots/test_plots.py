@@ -682,8 +682,9 @@ def test_figures_take_forecasters_and_folders(make_run):
     labels = fig.axes[0].get_legend_handles_labels()[1]
     assert sorted(label.split(" ")[0].split(":")[0] for label in labels) == ["fitted", "run"]
     assert len(stforecast.plots.predictions(forecaster).axes) == 1
-    with pytest.raises(InputError, match="an object of type int; give a run, its folder, a f"):
-        cdf([3])
+    for thing in (3, forecaster.evaluate()):
+        with pytest.raises(InputError, match="give a run, its folder or a fitted forecaster"):
+            cdf([thing])
 
 
 def test_a_span_of_local_time_is_drawn(make_run):

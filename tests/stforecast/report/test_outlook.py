@@ -11,6 +11,7 @@ import xarray as xr
 from report_pages import write_report
 
 from stforecast.forecasting.forecaster import Forecaster
+from stforecast.forecasting.groups import read_groups
 from stforecast.forecasting.outlook import make_outlook
 from stforecast.report.outlook import outlook_section
 from stforecast.report.tables import Arrays, Table
@@ -20,16 +21,39 @@ CELLS = ("calm", "busy", "between")
 
 
 @pytest.fixture(scope="module")
-def town_ahead():
+def town():
     hours = pd.date_range("2024-03-01", periods=24 * 14, freq="h")
     noise = np.random.default_rng(0).normal(size=(len(hours), 3))
     wave = np.sin(2 * np.pi * hours.hour.to_numpy() / 24)[:, None]
     table = pd.DataFrame((10 + 4 * wave + noise) * [1, 3, 2], hours, CELLS)
     settings = {"split": "days:8,3,3", "horizon": 6, "intervals": "normalised"}
     forecaster = Forecaster("seasonal_day", **settings).fit(table)
-    series = forecaster.read(table)
+    return forecaster, forecaster.read(table)
+
+
+@pytest.fixture(scope="module")
+def town_ahead(town):
+    forecaster, series = town
     tested = forecaster.test_forecasts()
     return series, make_outlook(forecaster, series, threshold=30.0, tested=tested)
+
+
+@pytest.fixture
+def page_of_groups(town, tested, tmp_path):
+    """A page with groups and explanations, and its outlook."""
+    forecaster, series = town
+    members = tmp_path / "members.csv"
+    members.write_text("cell,site\ncalm,x\nbusy,x\nbetween,y\n")
+    found = make_outlook(
+        forecaster, series, threshold=30.0, tested=forecaster.test_forecasts(),
+        groups=read_groups(str(members), series),
+    )  # fmt: skip
+    y = np.random.default_rng(0).normal(size=(3, 48, 1)) + 10
+    run = tested("a", y + 1, y, naive=y + 2, data="town.nc", cells=np.array(CELLS))
+    made = ReportPage()
+    made.add_outlook(run, series, found, forecaster.model_)
+    made.add_forecasts([run], "raw_mae")
+    return made.write(tmp_path / "groups.html", "Forecast"), found
 
 
 @pytest.fixture
@@ -41,7 +65,7 @@ def page(tested, town_ahead, tmp_path):
 
 def test_cells_that_will_exceed_come_first_the_likeliest_first(page, tested, town_ahead):
     text = page.read_text()
-    order = ["The coming 6 hours", "Cells that may pass", ">Plan<", "How good it was lately"]
+    order = ["The coming 6 hours", ">Plan, the most probable", "How good it was lately"]
     assert sorted(order, key=text.index) == order
     assert "Telecom" not in text
     plan = town_ahead[1].plan
@@ -57,9 +81,73 @@ def test_a_cell_above_its_threshold_is_named_where_its_probability_is_unknown(to
     made = ReportPage()
     run = tested("a", y, y, data="x.nc", cells=np.array(CELLS))
     made.add_outlook(run, series, type(found)(found.forecast, found.interval, plan, None))
-    table = made.ahead.tables[0]
-    assert "busy" not in [row["cell"] for row in table.rows]
-    assert "Forecast above it, without bounds: busy." in table.notes
+    (table,) = made.ahead.tables
+    assert table.rows[-1]["cell"] == "busy"
+    assert "Forecast above, without bounds: busy." in table.notes
+
+
+def test_the_plan_has_the_bounds_of_each_cell_and_no_column_twice(town, town_ahead, tested):
+    found, y = town_ahead[1], np.ones((3, 4, 1))
+    made = ReportPage()
+    run = tested("a", y, y, data="x.nc", cells=np.array(CELLS))
+    made.add_outlook(run, *town_ahead)
+    row = made.ahead.tables[-1].rows[0]
+    assert [*row] == [
+        "cell", "peak at", "peak", "bounds then", "headroom", "probability", "time above",
+    ]  # fmt: skip
+    at = found.plan.loc["busy", "peak_time"]
+    lower, upper = (bound.loc[at, "busy"] for bound in found.interval)
+    shown = [float(text) for text in row["bounds then"].split(" to ")]
+    np.testing.assert_allclose(shown, [lower, upper], rtol=0.005)
+
+
+def test_that_no_cell_may_pass_is_said(town, tested):
+    forecaster, series = town
+    calm = make_outlook(
+        forecaster, series, threshold=1e4, tested=forecaster.test_forecasts()
+    )  # fmt: skip
+    y, made = np.ones((3, 4, 1)), ReportPage()
+    made.add_outlook(tested("a", y, y, data="x.nc", cells=np.array(CELLS)), series, calm)
+    assert "in none of 3 cells; none has a probability of 1% or more" in made.ahead.claims[1]
+    titles = [value["title"] for value in made.ahead.charts["values"]]
+    assert not any("probability" in title for title in titles), "a map of one colour"
+
+
+def test_a_group_is_drawn_as_the_sum_of_its_cells(browser, page_of_groups):
+    page, found = page_of_groups
+    browser.open(page)
+    browser.run("document.querySelector('button.open[data-cell=\"site x\"]').click()")
+    chart = "document.querySelector('#ahead [data-chart=series]')"
+    assert browser.run(f"{chart}.querySelector('.gtitle').textContent") == "site x"
+    drawn = {
+        name: browser.run(f"{chart}.data.find(t => t.name === '{name}').y")
+        for name in ("forecast", "threshold")
+    }
+    expected = found.forecast[["calm", "busy"]].sum(axis=1)
+    np.testing.assert_allclose(drawn["forecast"], expected, rtol=1e-3)
+    assert drawn["threshold"] == [60, 60]
+    assert browser.run("document.querySelector('#ahead .chosen').style.display") == "none"
+    assert "No parts of site x" in browser.run("document.querySelector('.about-why').textContent")
+    assert browser.problems == []
+
+
+def test_bars_explain_the_chosen_cell_and_step(browser, town, page_of_groups):
+    forecaster, series = town
+    page, _ = page_of_groups
+    browser.open(page)
+    parts = forecaster.explain("busy", series)
+    table = parts.read.drop(columns=["mean of the history", "usual at this time of the week"])
+    bars = "document.querySelector('[data-chart=why]').data[0].x"
+    step = int(parts.forecast.argmax())
+    np.testing.assert_allclose(browser.run(bars), table.iloc[step], rtol=1e-3, atol=1e-4)
+    browser.run(
+        "(() => { const s = document.querySelector('select.step'); s.value = 2;"
+        " s.dispatchEvent(new Event('change')); })()"
+    )
+    np.testing.assert_allclose(browser.run(bars), table.iloc[1], rtol=1e-3, atol=1e-4)
+    said = browser.run("document.querySelector('.about-why').textContent")
+    assert float(said.rsplit(" ", 1)[1].rstrip(".")) == pytest.approx(parts.forecast.iloc[1], 0.005)
+    assert browser.problems == []
 
 
 def test_the_forecast_is_drawn_before_the_load_event(browser, page):
@@ -98,7 +186,8 @@ def test_a_forecast_of_one_step_is_seen(browser, town_ahead, tested, tmp_path, h
     run = tested("a", y, y, naive=y + 2, data="x.nc", cells=np.array(CELLS))
     bounds = [table.iloc[:1].copy() for table in found.interval]
     bounds[1]["busy"] = highest
-    one = type(found)(found.forecast.iloc[:1], type(found.interval)(*bounds), found.plan, None)
+    plan = found.plan.assign(peak_time=found.forecast.index[0])
+    one = type(found)(found.forecast.iloc[:1], type(found.interval)(*bounds), plan, None)
     page = write_report([run], tmp_path / "one.html", metric="raw_mae", ahead=(series, one))
     browser.open(page)
     trace = "document.querySelector('#ahead [data-chart=series]').data[3]"
