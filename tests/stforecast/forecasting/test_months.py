@@ -117,6 +117,13 @@ def test_groups_have_busy_hours_growth_and_dates_of_their_own():
     assert set(found.long()["cell"]) == {"a", "b", "c", "x", "y", "all"}
 
 
+def test_a_cell_with_the_name_of_a_group_is_refused():
+    table = pd.DataFrame(made(5).values, made(5).times, ["a", "b", "all"])
+    series = as_series(table)
+    with pytest.raises(InputError, match="name of a group, all"):
+        plan_months(series, until(series, 2), groups=Groups.of_columns({}, series.cells))
+
+
 def test_speeds_pass_below():
     series = made(40)
     table = pd.DataFrame(100 / series.values, series.times, list("abc"))
