@@ -430,8 +430,8 @@ def _factors(
     found = np.array([next((given[k] for k in of if k in given), common) for of in names], float)
     if (odd := ~(np.isfinite(found) & (found > 0))).any():
         raise InputError(
-            f"growth of {labels[:n][odd][0]} is {found[odd][0]:g}; give factors above 0, 1.2 for "
-            "20 %, for each cell, its group or its level"
+            f"growth of cell {labels[:n][odd][0]} is {found[odd][0]:g} (nan if none is given); "
+            "give factors above 0, 1.2 for 20 %, for each cell, its group or its level"
         )
     if groups is None:
         return found
