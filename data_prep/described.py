@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from datetime import date, timedelta
 from pathlib import Path
 from shlex import join, quote
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from data_prep.base.errors import InputError, counted, some
+from data_prep.base.errors import InputError, counted, in_minutes, some
 from data_prep.readers.origin import STEPS, Note
 
 if TYPE_CHECKING:
@@ -121,18 +122,14 @@ def steps_text(notes: Sequence[Note]) -> str:
         tables += [note.table] if note.table not in tables else []
     shown = []
     for step, texts in found.items():
-        n_tables = len({name for tables in texts.values() for name in tables})
-        lines = [f"{_which(tables, n_tables)}{text}" for text, tables in texts.items()]
+        n_tables, lines = len({name for tables in texts.values() for name in tables}), []
+        for text, tables in texts.items():
+            others = f" and {len(tables) - 1} more" if len(tables) > 1 else ""
+            lines.append(f"{tables[0]}{others}: {text}" if len(tables) < n_tables else text)
         if (more := len(lines) - 4) > 0:
             lines[4:] = [f"… ({more} more)"]
         shown += [facts({step if i == 0 else "": line}) for i, line in enumerate(lines)]
     return "\n".join(shown)
-
-
-def _which(tables: Sequence[str], n_tables: int) -> str:
-    """Return the tables of a text, if they are not all."""
-    more = f" and {len(tables) - 1} more" if len(tables) > 1 else ""
-    return f"{tables[0]}{more}: " if len(tables) < n_tables else ""
 
 
 def notes_of(notes: Sequence[Note]) -> dict[str, Any]:
@@ -177,10 +174,9 @@ def step_text(minutes: float | None) -> str:
     """
     if minutes is None:
         return "unknown length"
-    for unit, length in (("day", 1440), ("hour", 60)):
-        if minutes >= length and minutes % length == 0:
-            return counted(int(minutes // length), unit)
-    return f"{minutes:g} minutes" if minutes >= 0.1 else f"{60 * minutes:g} seconds"
+    if minutes % 60 == 0 and minutes % 1440:
+        return counted(int(minutes // 60), "hour")
+    return in_minutes(timedelta(minutes=minutes))
 
 
 def zone_text(zone: str) -> str:
@@ -240,8 +236,6 @@ SENSORS = {"207": "metr-la", "325": "pems-bay", "8600": "largest"}
 
 def of_days(folder: Path) -> Description | None:
     """Describe a folder of raw days by its names; the records are not read."""
-    import datetime
-
     from data_prep.city.simulate import read_marker
 
     days = {
@@ -252,9 +246,9 @@ def of_days(folder: Path) -> Description | None:
     if not (files := days.get(name, [])):
         return None
     found = [re.search(r"(\d{4}-\d{2}-\d{2})\.", p.name) for p in files]
-    dates = sorted({datetime.date.fromisoformat(match[1]) for match in found if match})
+    dates = sorted({date.fromisoformat(match[1]) for match in found if match})
     span = (dates[-1] - dates[0]).days + 1 if dates else 0
-    whole = {dates[0] + datetime.timedelta(days=i) for i in range(span)}
+    whole = {dates[0] + timedelta(days=i) for i in range(span)}
     simulation = read_marker(folder)
     about: dict[str, Any] = {
         "data_set": name,

@@ -31,6 +31,7 @@ from experiments.benchmarks.deliveries import deliveries_table
 from experiments.benchmarks.disclosure import disclosure_table
 from experiments.benchmarks.live import live_table
 from experiments.benchmarks.mixed import mixed_table
+from experiments.benchmarks.months import AHEAD
 from experiments.benchmarks.privacy import privacy_table
 from experiments.benchmarks.replay import draw_replay, replay_table
 from experiments.site import forecasts, guides, images, tables
@@ -67,6 +68,12 @@ milan_table = partial(
 )
 """The table of federated methods, with rows that it has whatever their place."""
 
+degrees = partial(
+    tables.worth,
+    shown=("division", "cells of a client", "bits", "alone, against pooled, %", "against alone, %"),
+)
+"""The table of divisions of the cells by how much clients differ."""
+
 RESULT_TABLES: dict[str, Part] = {
     f"{page} {name}": (f"results/{page}.md", of_results(make, page, *names))
     for page, name, make, names in (
@@ -81,7 +88,8 @@ RESULT_TABLES: dict[str, Part] = {
         ("milan", "table", milan_table, ("federated", "federated_day")),
         ("milan", "tuned", forecasts.tuned_table, ("federated", "federated_tuned")),
         ("mixed-precision", "table", lambda found: markdown(tables.changes(found)), ("*",)),
-        ("operators", "table", tables.worth, ("*",)),
+        ("operators", "table", tables.worth, ("operators_m*",)),
+        ("operators", "degrees", degrees, ("operators_degrees",)),
         ("peers", "table", forecasts.standing, ("*",)),
         ("pfpl", "table", tables.points, ("pfpl_digits", "pfpl_pacs")),
         ("pfpl", "rounds", tables.points, ("pfpl_rounds",)),
@@ -121,9 +129,11 @@ PARTS: dict[str, Part] = RESULT_TABLES | {
             ("readers", "performance.md", "performance/prepare", prepare.COLUMNS),
             ("readers of a table", "performance.md", "performance/prepare-table", prepare.COLUMNS),
             ("city", "performance.md", "performance/city", city.city_table),
+            ("shards", "performance.md", "performance/shards", city.city_table),
             ("raw to report", "performance.md", "performance/raw-to-report", city.COMMANDS),
             ("exceedance", "horizons.md", "intervals/exceedance", serving.CALIBRATED),
             ("sums", "horizons.md", "intervals/sums", serving.HELD),
+            ("months", "plan.md", "intervals/months", AHEAD),
             ("served", "serve.md", "performance/serve", serving.SERVED),
             ("new cells", "horizons.md", "default/new-cells", new_tables),
         )

@@ -80,6 +80,7 @@ SHORTER = {
     },
     "docs/serve.md": {"--threshold 2000 --out": "--threshold 2000 --method ridge --out"},
     "docs/federation.md": {"/var/lib/stforecast/run-1": "run-1"},
+    "docs/methods.md": {"--clients dirichlet:8": "--clients dirichlet:2"},
     "docs/operate.md": {
         "--horizon 24 --out town/": "--horizon 24 --method ridge --out town/",
     },
@@ -131,6 +132,11 @@ NOT_RUN = {
         "stforecast predict '/var/lib": "of a finished node; tests of stforecast/flower do",
         "stforecast federate check": "of a finished node; test_own_model.py checks one",
         "stforecast federate update": "of a finished run; test_continuation.py, test_own_model.py",
+    },
+    "docs/flower-app/README.md": {
+        "pip install": "needs a network",
+        "flwr": "Flower's; test_fuels_app.py runs the app",
+        "flower-super": "Flower's; test_fuels_app.py starts them",
     },
     "docs/images.md": {
         "stforecast vision predict": "test_new_images_are_predicted_as_the_page_says does",

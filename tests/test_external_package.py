@@ -44,6 +44,11 @@ TOUR = {
     "seconds": "plot seconds run --width 5 --out seconds.png",
     "bars": "plot bars run --metric raw_shortfall --out shortfall.png",
     "bench": "bench near.toml --out bench",
+    "divisions": "list partitions",
+    "ranked": "divide --data bicycles.nc --split days:7,1,2 --clients ranked:2 --out ranked.csv",
+    "pull": f"run --data bicycles.nc --method pull --clients ranked:2 {TINY} --rounds 2 --out pull",
+    "image pull": "vision run --method pull --data corners --model small --clients 3 --rounds 2"
+    " --device cpu --out image-pull",
     "uneven": "vision divide --partition uneven --skew 3 --clients 4 --out uneven.csv",
     "in-turn": "vision divide --partition in-turn --stages 2 --clients 2 --out in-turn.csv",
     "neighbours": "run --data bicycles.nc --method neighbours --split days:7,1,2 --out neighbours",
@@ -110,6 +115,7 @@ import contextlib, io, json, os, signal, sys
 
 import utopia.near
 import utopia.test_near
+import utopia.test_pull
 from stforecast.cli.main import main
 
 aggregate = utopia.near.Near.aggregate
@@ -132,6 +138,7 @@ for name, line in json.loads(sys.argv[1]).items():
     done[name] = (code, out.getvalue(), err.getvalue())
 json.dump(done, open("done.json", "w"))
 utopia.test_near.test_without_its_pull_it_is_fedavg()
+utopia.test_pull.test_clients_may_have_different_models()
 """
 
 
@@ -164,6 +171,7 @@ def place(tmp_path_factory):
     values = [value for points in entry_points().values() for value in points.values()]
     modules = list(dict.fromkeys(re.match(r"utopia\.(\w+)", value)[1] for value in values))
     modules.insert(1, "test_near")
+    modules.insert(3, "test_pull")
     (site / "utopia").mkdir()
     for module, text in zip(modules, blocks("python"), strict=True):
         (site / "utopia" / f"{module}.py").write_text(text)
@@ -202,6 +210,7 @@ def test_every_command_ends_well(typed, name):
         ("methods", "near"), ("image methods", "near"), ("models", "wide"), ("data", "bicycles"),
         ("metrics", "shortfall"), ("methods", "neighbours"), ("partitions", "uneven"),
         ("partitions", "in-turn"), ("figures", "seconds"), ("formats", "utopia-log"),
+        ("methods", "pull"), ("divisions", "ranked"),
     ],
 )  # fmt: skip
 def test_each_is_listed_with_what_it_is(typed, what, name):
@@ -292,6 +301,15 @@ def test_images_are_divided_by_the_partition_and_the_stream(place):
     assert json.loads((place / "images" / "run.json").read_text())["settings"]["skew"] == 4
 
 
+def test_cells_are_divided_by_the_partition(place):
+    """The waves of the cells have about the same level: two cells are a client, or one."""
+    clients = pd.read_csv(place / "ranked.csv")["client"]
+    assert sorted(clients.value_counts()) == [1, 2]
+    about = json.loads((place / "pull" / "run.json").read_text())
+    assert sorted(about["cells_of_clients"].values()) == [1, 2]
+    assert set(about["heterogeneity_bits"]) == {"profiles", "levels"}
+
+
 def test_a_broken_package_is_named_and_harms_nobody(typed):
     said = [err for _, _, err in typed.values() if err]
     (warning,) = [err for err in said if "dystopia" in err]
@@ -301,5 +319,5 @@ def test_a_broken_package_is_named_and_harms_nobody(typed):
 
 def test_each_example_is_short():
     lengths = [len([line for line in text.splitlines() if line]) for text in blocks("python")]
-    assert len(lengths) == 12
-    assert max(lengths) <= 20
+    assert len(lengths) == 15
+    assert max(lengths) <= 22

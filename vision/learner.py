@@ -19,9 +19,10 @@ from data_prep.base.limits import check_size
 from stforecast.bench.progress import rounds_bar
 from stforecast.federated.core.data import ClientData, Stream
 from stforecast.federated.core.method import Method, predictions_of
+from stforecast.federated.core.mixed_models import MixedModel, check_shares_no_encoder
 from stforecast.federated.core.options import Estimator
 from stforecast.federated.core.population import Population
-from stforecast.federated.core.state import State
+from stforecast.federated.core.state import KIND, State
 from stforecast.federated.engine.rounds import Federation, RoundReport
 from stforecast.federated.engine.sizing import pick_device
 from stforecast.federated.nodes.received import behind_link
@@ -111,8 +112,11 @@ class Learner(Estimator):
         self.images, surrogate = prepared(images, self.config)
         self.partition: Partition | TaskStream = self.config.partition.split(self.images, run.seed)
         self._describe(self.images)
-        self._method = method_for_images(self.config, self.shape, len(self.class_names), surrogate)
         stream = TaskStream.of(self.partition)
+        models = [""] * len(stream.train[0])
+        self._method = method_for_images(
+            self.config, self.shape, len(self.class_names), surrogate, models
+        )
         seen = stream.accumulated() if self._method.needs.former_stages else stream
         seen = seen.pooled() if self._method.pooled else seen
         data = [training_data(self.images, ids, self.config) for ids in seen.train]
@@ -316,8 +320,12 @@ def method_for_images(
     shape: tuple[int, int, int],
     n_classes: int,
     surrogate: ImageSet | None = None,
+    models: Sequence[str] = ("",),
 ) -> Method:
-    """Build the configured method with a new model for images of a shape."""
+    """Build the configured method with a new model for images of a shape.
+
+    Where clients have different models, `models` are their own, "" for one by turns.
+    """
     model = MODELS[config.run.model]
     population = Population(
         partial(model, shape, n_classes, config.model_options),
@@ -328,4 +336,8 @@ def method_for_images(
     if surrogate is not None:
         batch = {"x": surrogate.images[None], "y": surrogate.labels[None]}
     task = Classification(n_classes, batch)
-    return METHODS[config.method](population, task, config.training, config.method_options)
+    method = METHODS[config.method](population, task, config.training, config.method_options)
+    if isinstance(population.model, MixedModel):
+        check_shares_no_encoder(method)
+        population.own = {KIND: population.model.kinds_of_clients(models)}
+    return method

@@ -6,7 +6,7 @@ At the end a node's folder holds `metrics.csv`, the accuracies on its test image
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 
 from data_prep.base.errors import InputError, Words, some
 from stforecast.federated.core.method import Method
+from stforecast.federated.core.mixed_models import models_of_node
 from stforecast.federated.core.state import State
 from stforecast.federated.engine.sizing import pick_device
 from stforecast.federated.engine.trainer import Trainer
@@ -55,14 +56,14 @@ class ImageFederation(FederationSettings):
         """Class of the method."""
         return METHODS[self.config.method]
 
-    def build_method(self) -> Method:
-        """Return the method with a new model."""
-        size = self.config.data.size
-        return method_for_images(self.config, (3, size, size), len(self.classes))
+    def build_method(self, models: Sequence[str] = ("",)) -> Method:
+        """Return the method with a new model; `models` are those of the clients."""
+        shape = 3, self.config.data.size, self.config.data.size
+        return method_for_images(self.config, shape, len(self.classes), models=models)
 
-    def clients_at(self, data: Path, first: int) -> ImageClient:
+    def clients_at(self, data: Path, first: int, model: str = "") -> ImageClient:
         """Return the client that has a node's images."""
-        return ImageClient(self, data, first)
+        return ImageClient(self, data, first, model)
 
     @classmethod
     def read(cls, settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,8 +124,9 @@ class ImageClient(OwnClients):
 
     select: str = "last"
 
-    def __init__(self, run: ImageFederation, path: Path, first: int) -> None:
+    def __init__(self, run: ImageFederation, path: Path, first: int, model: str = "") -> None:
         self.config = run.config
+        models = models_of_node(run.config, model, first, 1)
         self.images = images_of_node(path, run.config.data.size, run.classes)
         is_test = self.images.is_test
         train, test = ((part.nonzero()[:, 0],) for part in (~is_test, is_test))
@@ -132,7 +134,7 @@ class ImageClient(OwnClients):
         self.stream = TaskStream.of(Partition(train, test))
         self.test = stacked_images(self.images, test).to(device)
         self.trainer = Trainer(
-            behind_link(run.build_method()),
+            behind_link(run.build_method(models)),
             training_data(self.images, train, run.config),
             seed=run.config.run.seed,
             device=device,

@@ -241,7 +241,14 @@ def no_file(path: Path, what: str, remedy: str | Words) -> InputError:
     >>> str(no_file(Path("traffic.csv"), "table", "give a .csv or .parquet file"))
     'traffic.csv: no table here (found nothing); give a .csv or .parquet file'
     """
-    return InputError(f"{path}: no {what} here (found {_found_at(path)}); ", remedy)
+    found = "a device or socket" if path.exists() else "nothing"
+    if path.is_symlink() and not path.exists():
+        found = f"a link to {path.readlink()}, which is not there"
+    elif path.is_dir():
+        found = "a folder"
+    elif path.is_fifo():
+        found = "a named pipe"
+    return InputError(f"{path}: no {what} here (found {found}); ", remedy)
 
 
 def check_regular(path: Path, what: str, remedy: str | Words) -> None:
@@ -251,17 +258,6 @@ def check_regular(path: Path, what: str, remedy: str | Words) -> None:
     """
     if not path.is_file() and os.path.lexists(path):
         raise no_file(path, what, remedy)
-
-
-def _found_at(path: Path) -> str:
-    """Describe what a path that is not a file holds."""
-    if path.is_symlink() and not path.exists():
-        return f"a link to {path.readlink()}, which is not there"
-    if path.is_dir():
-        return "a folder"
-    if path.is_fifo():
-        return "a named pipe"
-    return "a device or socket" if path.exists() else "nothing"
 
 
 @contextmanager

@@ -199,7 +199,13 @@ def claim_folder(parent: Path, prefix: str, suffix: str = "") -> tuple[Path, int
 
     The handle locks it until it is closed; it is None if locks are not supported.
     """
-    _remove_abandoned(parent, prefix, suffix)
+    for folder in parent.glob(f"{glob.escape(prefix)}*{glob.escape(suffix)}/"):
+        try:
+            lock = _folder_lock(folder)
+        except OSError:
+            continue  # its process is still running
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
     while True:
         folder = Path(tempfile.mkdtemp(suffix, prefix, parent))
         try:
@@ -210,17 +216,6 @@ def claim_folder(parent: Path, prefix: str, suffix: str = "") -> tuple[Path, int
             return folder, None
         if folder.exists():
             return folder, lock
-        os.close(lock)
-
-
-def _remove_abandoned(parent: Path, prefix: str, suffix: str) -> None:
-    """Remove the folders of killed processes, whose locks the system has released."""
-    for folder in parent.glob(f"{glob.escape(prefix)}*{glob.escape(suffix)}/"):
-        try:
-            lock = _folder_lock(folder)
-        except OSError:
-            continue  # its process is still running
-        shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
 
 

@@ -34,12 +34,6 @@ def recorded(out: Path, name: str) -> str | None:
     return next((f"sha256:{match[1]}" for match in reversed(found) if match), None)
 
 
-def record(out: Path, name: str, checksum: str) -> None:
-    """Add the checksum of a file to the record."""
-    with (out / NAME).open("a") as file:
-        file.write(f"{checksum.removeprefix('sha256:')}  {name}\n")
-
-
 log = logging.getLogger(__name__)
 
 
@@ -130,8 +124,8 @@ def _record(item: Item, path: Path, out: Path) -> None:
     """Record the checksum of a file for which none is published or recorded yet."""
     if item.checksum is None and recorded(out, item.name) is None:
         found = checksum(path)
-        with http.disk(path):
-            record(out, item.name, found)
+        with http.disk(path), (out / NAME).open("a") as file:
+            file.write(f"{found.removeprefix('sha256:')}  {item.name}\n")
         log.warning("%s: no checksum is published; recorded in %s: %s", path, NAME, found)
 
 

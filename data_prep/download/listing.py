@@ -10,8 +10,7 @@ import stat
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -135,24 +134,18 @@ class DamagedError(InputError):
 
 def unpack_archive(path: Path, archive: Archive, out: Path, only: str | None) -> list[Path]:
     """Unpack the members of an archive that match the glob `only`; none may lie outside `out`."""
-    with _sound(path), zipfile.ZipFile(path) as z:
-        targets = {m: inside(out, m.filename, str(path)) for m in _members(z, archive)}
-        if only is not None:
-            targets = {m: t for m, t in targets.items() if matches(m.filename, only)}
-        for member in targets:  # Its checksum is verified before anything is unpacked.
-            with z.open(member) as packed:
-                while packed.read(CHUNK):
-                    pass
-        for member, target in targets.items():
-            _unpack_member(z, member, target)
-    return list(targets.values())
-
-
-@contextmanager
-def _sound(path: Path) -> Iterator[None]:
-    """Convert errors of a zip that cannot be unpacked to `DamagedError`."""
     try:
-        yield
+        with zipfile.ZipFile(path) as z:
+            targets = {m: inside(out, m.filename, str(path)) for m in _members(z, archive)}
+            if only is not None:
+                targets = {m: t for m, t in targets.items() if matches(m.filename, only)}
+            for member in targets:  # Its checksum is verified before anything is unpacked.
+                with z.open(member) as packed:
+                    while packed.read(CHUNK):
+                        pass
+            for member, target in targets.items():
+                _unpack_member(z, member, target)
+        return list(targets.values())
     except InputError:
         raise
     except Exception as e:

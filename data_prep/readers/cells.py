@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Collection
 from typing import Any
@@ -21,32 +22,40 @@ from data_prep.readers.units import common_unit, factor, unit_of, with_unit, wit
 
 log, units_log = StepLog("cells"), StepLog("units")
 
-_WHOLE_NUMBER = r"^(0|[1-9][0-9]{0,17})$"
-
-CELL_NAME = r"(?i)\bcell ?name=([^,;]+)"
-"""Name of a cell in Huawei's names of objects, such as `S1/Cell:eNodeB ID=5, Cell Name=S1_2`."""
-
 
 def apply(table: Table, options: TableOptions) -> Table:
     """Return a table with one column of the chosen cells, or with their columns, and all units."""
     if table.kind == "wide":
-        table = _chosen_columns(_with_units(table, options), options)
+        table = _with_units(table, options)
+        ids = whole_numbers(pl.Series(table.values, dtype=pl.String)).to_list()
+        if options.cells is not None:
+            kept = keep_cells(options.cells, ids, table.origin.name)
+            table = table.with_(values=tuple(itertools.compress(table.values, kept)))
         ids = [*table.values]
     else:
         table = _with_written_ids(_with_short_ids(table), options)
         table = _without_slashes(_with_units(table, options))
-        table = _chosen_rows(_with_one_cell(table), options)
+        table = _with_one_cell(table)
+        if options.cells is not None:
+            cell = table[table.cells[0]]
+            known = cell.drop_nulls().unique(maintain_order=True)
+            wanted = pl.Series(keep_cells(options.cells, known.to_list(), table.origin.name))
+            rows = cell.is_in(known.filter(wanted).implode()) | cell.is_null()
+            table = table.take(np.flatnonzero(rows.to_numpy()))
         ids = table.codes(table.cells[0])[1]
     log.note(table.origin, f"{counted(len(ids), 'cell')}, such as {next(iter(ids), None)}")
     return table
 
 
 def _with_short_ids(table: Table) -> Table:
-    """Return cells by the name of the cell in their long ids, where it tells them apart."""
+    """Return cells by the name of the cell in their long ids, where it tells them apart.
+
+    Huawei names objects so: `S1/Cell:eNodeB ID=5, Cell Name=S1_2`.
+    """
     for name in table.cells:
         if name in table and table[name].dtype == pl.String:
             known = pl.Series(table.codes(name)[1], dtype=pl.String)
-            ids = known.str.extract(CELL_NAME).str.strip_chars()
+            ids = known.str.extract(r"(?i)\bcell ?name=([^,;]+)").str.strip_chars()
             if len(ids) and not ids.null_count() and ids.is_unique().all():
                 log.info(table.origin, f"cells are named by 'Cell Name=' in column {name!r}")
                 table = table.with_columns(table[name].replace_strict(known, ids, default=None))
@@ -71,52 +80,34 @@ def _with_written_ids(table: Table, options: TableOptions) -> Table:
 
 def whole_numbers(ids: pl.Series) -> pl.Series:
     """Return text ids as integers if all of them look like integers, else unchanged."""
-    if ids.dtype != pl.String or not ids.str.contains(_WHOLE_NUMBER).all():
+    if ids.dtype != pl.String or not ids.str.contains(r"^(0|[1-9][0-9]{0,17})$").all():
         return ids
     return ids.cast(pl.Int64)
 
 
 def _with_one_cell(table: Table) -> Table:
-    """Give a table one column of cells: of several, their ids joined; of services, the file."""
+    """Give a table one column of cells: of several, their ids joined; of services, the file.
+
+    Ids that all look like integers are integers.
+    """
     if table.kind == "services":
         name = without_suffix(table.origin.name)
         return table.with_columns(pl.Series(table.cells[0], [name] * len(table)))
-    ids = [_ids(table, name) for name in table.cells]
+    ids = []
+    for name in table.cells:
+        column = table[name]
+        if column.dtype == pl.String:
+            codes, known = table.codes(name)
+            whole = whole_numbers(pl.Series(known, dtype=pl.String))
+            if whole.dtype != pl.String:
+                column = whole.gather(pl.Series(codes).replace(-1, None)).alias(name)
+        ids.append(column)
     if len(ids) == 1:
         return table if ids[0].dtype == table[ids[0].name].dtype else table.with_columns(*ids)
     texts = [i.cast(pl.String).fill_null("nan") for i in ids]
     joined = pl.select(pl.concat_str(texts, separator="/").alias(",".join(table.cells)))
     table = table.without(table.cells).with_columns(joined.to_series())
     return table.with_(cells=(joined.columns[0],))
-
-
-def _ids(table: Table, name: str) -> pl.Series:
-    """Return ids as integers if all look like integers, else unchanged."""
-    if table[name].dtype != pl.String:
-        return table[name]
-    codes, known = table.codes(name)
-    whole = whole_numbers(pl.Series(known, dtype=pl.String))
-    if whole.dtype == pl.String:
-        return table[name]
-    known_at = pl.Series(codes).replace(-1, None)
-    return whole.gather(known_at).alias(name)
-
-
-def _chosen_rows(table: Table, options: TableOptions) -> Table:
-    if options.cells is None:
-        return table
-    ids = table[table.cells[0]]
-    known = ids.drop_nulls().unique(maintain_order=True)
-    kept = known.filter(pl.Series(keep_cells(options.cells, known.to_list(), table.origin.name)))
-    return table.take(np.flatnonzero((ids.is_in(kept.implode()) | ids.is_null()).to_numpy()))
-
-
-def _chosen_columns(table: Table, options: TableOptions) -> Table:
-    if options.cells is None:
-        return table
-    ids = whole_numbers(pl.Series(table.values, dtype=pl.String)).to_list()
-    kept = keep_cells(options.cells, ids, table.origin.name)
-    return table.with_(values=tuple(np.array(table.values, dtype=object)[kept]))
 
 
 ALL_BUT = "not:"
@@ -169,8 +160,12 @@ def _with_units(table: Table, options: TableOptions) -> Table:
         InputError: if values do not convert to it, or cells differ in what they convert to.
     """
     own = {c: table.units.get(c) or unit_of(c) for c in table.values}
-    if table.kind == "wide":
-        own = _units_of_cells(table, own)
+    if table.kind == "wide" and (
+        any(map(table.units.get, own)) or max(map(len, own.values()), default=0) > 1
+    ):  # Of cells that are 0, which it is in any unit, none is taken.
+        own = {c: u for c, u in own.items() if u or (table[c].fill_null(0) != 0).any()}
+    elif table.kind == "wide":  # One letter in brackets, as in Bridge (S), may be a direction.
+        own = dict.fromkeys(own, "")
     to = own
     if options.units == "1" and table.kind == "wide":
         to = dict.fromkeys(own, _one_unit(own, table.origin))
@@ -192,16 +187,6 @@ def _with_units(table: Table, options: TableOptions) -> Table:
         units_log.info(table.origin, f"units {some(known, 5)}; ", other)
     units = {*table.units.values()}
     return table.deciding(units=units.pop()) if len(units) == 1 else table
-
-
-def _units_of_cells(table: Table, own: dict[str, str]) -> dict[str, str]:
-    """Return the units of columns of cells with a value other than 0, which is 0 in any unit.
-
-    If each has one letter in brackets, as in Bridge (S), these may be directions.
-    """
-    if not any(map(table.units.get, own)) and max(map(len, own.values()), default=0) < 2:
-        return dict.fromkeys(own, "")
-    return {c: u for c, u in own.items() if u or (table[c].fill_null(0) != 0).any()}
 
 
 def _one_unit(own: dict[str, str], origin: Origin) -> str:
@@ -277,23 +262,19 @@ def without_totals(ds: xr.Dataset, origin: Origin) -> xr.Dataset:
     return ds
 
 
-MOST_SUMMED = 60
-"""Most cells among which sums are looked for."""
-
-SINGULAR = 1e-4
-"""Ratio of the singular values of cells where one is the sum of others."""
-
-
 def _sums(ds: xr.Dataset) -> dict[str, list[str]]:
-    """Return the cells that are the sum of others, and these."""
+    """Return the cells that are the sum of others, and these; of 60 cells or fewer, by 500 steps.
+
+    Only if some are sums, the singular values of all differ in size by 10,000 or more.
+    """
     name, *_ = services_of(ds)
-    rows = ds[name].to_numpy()[:SOME_STEPS]
+    rows = ds[name].to_numpy()[:500]
     rows = rows[np.isfinite(rows).all(axis=1)]
     n = rows.shape[1]
-    if not 3 <= n <= MOST_SUMMED or len(rows) < 3 * n:
+    if not 3 <= n <= 60 or len(rows) < 3 * n:
         return {}
     sizes = np.linalg.svd(rows, compute_uv=False)
-    if sizes[-1] > SINGULAR * sizes[0]:
+    if sizes[-1] > 1e-4 * sizes[0]:
         return {}
     from scipy.optimize import nnls  # slow to import
 
@@ -307,17 +288,12 @@ def _sums(ds: xr.Dataset) -> dict[str, list[str]]:
     return found
 
 
-SOME_STEPS = 500
-"""Steps by which a sum of cells is found."""
-
-
 def _is_made(own: xr.Dataset, made: xr.Dataset) -> bool:
-    """Return whether a cell is as it would be if made of others, in each service."""
-    return all(_nearly(own[name], made[name]) for name in services_of(own))
-
-
-def _nearly(own: xr.DataArray, made: xr.DataArray) -> bool:
-    """Return whether values are equal but for rounding where both are known, and some are."""
-    known = (own.notnull() & made.notnull()).to_numpy()
-    a, b = own.to_numpy()[known], made.to_numpy()[known]
-    return bool(known.any()) and np.allclose(a, b, rtol=1e-3, atol=0.01 * float(np.abs(b).mean()))
+    """Return whether a cell is as it would be if made of others, but for rounding, if known."""
+    for name in services_of(own):
+        a, b = own[name].to_numpy(), made[name].to_numpy()
+        known = np.isfinite(a) & np.isfinite(b)
+        near = 0.01 * float(np.abs(b[known]).mean()) if known.any() else 0.0
+        if not known.any() or not np.allclose(a[known], b[known], rtol=1e-3, atol=near):
+            return False
+    return True

@@ -142,9 +142,6 @@ def frequency(step: pd.Timedelta) -> str:
     return re.sub(r"^(?=\D)", "1", str(pd.tseries.frequencies.to_offset(step).freqstr))
 
 
-MAX_NAMES = 400
-"""Maximum number of characters of column names in an error."""
-
 LARGEST = 2.0**53 - 1
 """Largest absolute value: integers beyond are rounded without a word. Sums of a million squares fit
 into single precision."""
@@ -162,17 +159,17 @@ def either(choices: Sequence[Words]) -> list[str | Words]:
     return [part for choice in choices for part in (" or ", choice)][1:]
 
 
-def no_column(name: str, columns: Sequence[str] | pd.Index, origin: Origin) -> str:
+def no_column(name: str, columns: Sequence[str], origin: Origin) -> str:
     """Say that a table has no column of a name, and which it has."""
-    found = ", ".join(map(repr, columns[:20]))[:MAX_NAMES]
+    found = ", ".join(map(repr, columns[:20]))[:400]
     return f"{origin.name}: no column {name!r} among {found}{close_to(name, columns)}; "
 
 
-def require_columns(df: pd.DataFrame, columns: Iterable[str], origin: Origin) -> None:
-    """Check that a table has all of `columns`."""
+def require_columns(names: Sequence[str], columns: Iterable[str], origin: Origin) -> None:
+    """Check that all of `columns` are among a table's names."""
     for column in columns:
-        if column not in df.columns:
-            raise InputError(no_column(column, df.columns, origin), "rename one or choose another")
+        if column not in names:
+            raise InputError(no_column(column, names, origin), "rename one or choose another")
 
 
 ID_NAME = r"(^|[ _.-])([iI][dD]|[cC]ode|[nN]o)$|[a-z]I[dD]$"

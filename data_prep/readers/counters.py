@@ -29,12 +29,6 @@ if TYPE_CHECKING:
 OVERFLOW = 2.0**32
 """Values of a counter of 32 bits; those of 64 bits overflow in NumPy's own arithmetic."""
 
-USUAL_RISES = 2.0
-"""Largest rise over an overflow, in the largest other rises of the cell."""
-
-LATE = 1.5
-"""Longest distance of two readings without one missing, in the usual ones."""
-
 log = StepLog("steps")
 
 
@@ -53,11 +47,6 @@ class Increments:
     rises: int
     resets: np.ndarray
     overflows: np.ndarray
-
-    @property
-    def of_counters(self) -> bool:
-        """Whether they fall as rarely as counters; each may be reset once."""
-        return bool(self.resets.sum() <= max(len(self.resets), MOST_RESETS * self.rises))
 
     def say(self, cells: np.ndarray, name: str) -> None:
         """Log how many resets and overflows there are, and in which cells."""
@@ -102,7 +91,8 @@ def _increments(
     total = np.concatenate([[0.0], np.cumsum(rises)])
     begins, ends = axis.begins, axis.begins + axis.lengths
     gaps = np.diff(times)
-    late = gaps > np.maximum(LATE * np.median(gaps), int(axis.lengths.min()))
+    # Between two readings that are further apart, some are missing.
+    late = gaps > np.maximum(1.5 * np.median(gaps), int(axis.lengths.min()))
     n_late = np.concatenate([[0], np.cumsum(late)])
     first = np.clip(np.searchsorted(times, begins, "right") - 1, 0, len(late))
     end = np.clip(np.searchsorted(times, ends, "left"), 0, len(late))
@@ -131,7 +121,7 @@ def _rises(values: np.ndarray) -> tuple[np.ndarray, int, int]:
     falls = values[1:] < values[:-1]
     of_64 = values.dtype == np.uint64
     changes = np.diff(values).astype(float)
-    usual = USUAL_RISES * changes.max(where=~falls, initial=0.0)
+    usual = 2 * changes.max(where=~falls, initial=0.0)  # Largest rise over an overflow.
     over = np.where(before < OVERFLOW, after - before + OVERFLOW, changes if of_64 else np.inf)
     overflow = falls & (over <= usual)
     rises = np.where(overflow, over, np.where(falls, after, changes))
@@ -139,8 +129,9 @@ def _rises(values: np.ndarray) -> tuple[np.ndarray, int, int]:
 
 
 def refuse_levels(found: dict[str, Increments], origin: Origin) -> None:
-    """Refuse columns that fall too often to be counters."""
-    levels = [name for name, own in found.items() if not own.of_counters]
+    """Refuse columns that fall too often to be counters; each of these may be reset once."""
+    most = {name: max(len(own.resets), MOST_RESETS * own.rises) for name, own in found.items()}
+    levels = [name for name, own in found.items() if own.resets.sum() > most[name]]
     if not levels:
         return
     counters = ",".join(name for name in found if name not in levels)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -16,7 +15,7 @@ from data_prep.readers.formats import Format, Part, format_of, names_table, suff
 from data_prep.readers.numbers import decide_decimal, to_numbers
 from data_prep.readers.options import TableOptions
 from data_prep.readers.origin import Origin, StepLog
-from data_prep.readers.table import Table, from_pandas, without_nan
+from data_prep.readers.table import Table, without_nan
 
 log = StepLog("decode")
 
@@ -65,19 +64,18 @@ def _named(table: Table, part: Part, *, alone: bool) -> Table:
     return table.with_(origin=origin, name=part.name if of_sheet else name)
 
 
-def of_frame(df: pd.DataFrame) -> Table:
-    """Return the table of a frame, whose index is not read."""
-    origin = Origin()
-    return Table(without_nan(from_pandas(df)), origin, origin.name, as_text=True)
-
-
 def read_part(part: Part, options: TableOptions, keys: Container[str]) -> Table:
     """Read a part as it stands: numbers with commas are text; columns of `keys` stay text."""
     path = part.path
     found = part.format or checked_format((part.files or (path,))[0], part.content)
-    with reading(path.name, found.how, "save it again"), _without_panic():
-        table = found.read(part, options, keys)
-    _check_texts(table.columns, path)
+    with reading(path.name, found.how, "save it again"):
+        try:
+            table = found.read(part, options, keys)
+        except pl.exceptions.PanicException as e:  # a `BaseException`
+            raise ValueError(str(e)) from e
+    for column in table.columns.select(pl.col(pl.String)).iter_columns():
+        n_bytes = int(column.str.len_bytes().sum())  # Equal texts may be stored only once.
+        check_expansion(n_bytes, path, f"{path.name}: the text of column {column.name!r}")
     width = counted(len(table.names), "column")
     log.note(part.name, f"{found.how.removeprefix('as ')}: {len(table):,} rows of {width}")
     if found.typed:
@@ -108,20 +106,3 @@ def checked_format(path: Path, content: bytes | None = None) -> type[Format]:
             f"{', '.join(suffixes())}; export it as one of them, such as CSV"
         )
     return found
-
-
-@contextmanager
-def _without_panic() -> Iterator[None]:
-    """Turn a panic of Polars, a `BaseException`, into a `ValueError`."""
-    try:
-        yield
-    except pl.exceptions.PanicException as e:
-        raise ValueError(str(e)) from e
-
-
-def _check_texts(table: pl.DataFrame, path: Path) -> None:
-    """Refuse texts that are too long in total; equal ones may be stored only once."""
-    for column in table.iter_columns():
-        if column.dtype == pl.String:
-            n_bytes = int(column.str.len_bytes().sum())
-            check_expansion(n_bytes, path, f"{path.name}: the text of column {column.name!r}")

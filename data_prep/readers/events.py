@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 import polars as pl
 
 from data_prep.base.errors import InputError, Words, some
-from data_prep.readers.columns import CELLS, ID_NAME, named, no_column, which_of
+from data_prep.readers.columns import CELLS, ID_NAME, named, require_columns, which_of
 from data_prep.readers.ids import (
     AREAS,
     START,
@@ -33,15 +32,9 @@ END = r"(?i)^(end(ed)?|stop|to|dest(ination)?|drop-?off|do)[_ ]*(?=.{2})"
 """Begin of a name of what belongs to the end of a trip."""
 
 END_TIME = r"(?i)(^|[^a-z])(end|ended|stop|finish|finished|drop-?off|release|ende|fin)([^a-z]|$)"
-DURATION = r"(?i)duration|dauer|durée|duracion|holding.?time|trip.?(seconds|time)|elapsed"
-AMOUNT = r"(?i)fare|cost|price|amount|distance|miles|km|weight|length|tip|toll|total"
+DURATION = r"(?i:duration|dauer|durée|duracion|holding.?time|trip.?(seconds|time)|elapsed)"
+AMOUNT = r"(?i:fare|cost|price|amount|distance|miles|km|weight|length|tip|toll|total)"
 """Patterns of names of the end, of the length and of amounts of an event."""
-
-MOST_FILLED = 0.5
-"""Share of times and cells with a row up to which rows at even times may be events."""
-
-SOME_ROWS = 200
-"""Rows that show whether events last equally long."""
 
 log = StepLog("layout")
 
@@ -65,10 +58,16 @@ def find_records(table: Table, options: TableOptions) -> Table:
         raise which_of(f"{origin.name}: %s may name the cells of the records; ", "cell", found)
     where = cells_of(table, found[0] if found else cell)
     if found:
-        for name in where:
-            if name not in table:
-                raise InputError(no_column(name, table.names, origin), "choose another")
-        table = _without_cell(table, where)
+        require_columns(table.names, where, origin)
+        no_cell = pl.any_horizontal(pl.col(where).is_null())
+        empty = table.columns.select(no_cell).to_series().to_numpy()
+        if empty.any() and not empty.all():
+            log.warning(
+                origin,
+                f"left out {empty.sum()} of {len(table)} events without a cell in column "
+                f"{','.join(where)!r}, the first in {origin.place(int(empty.argmax()))}",
+            )
+            table = table.take(np.flatnonzero(~empty))
     if found and cell == CELL:
         say_cell(table, where)
     kind = "long" if found else "services"
@@ -80,19 +79,6 @@ def find_records(table: Table, options: TableOptions) -> Table:
     if places:
         log.info(origin, f"not taken as values: {', '.join(places)}")
     return table.without(places).with_(kind=kind, cells=where)
-
-
-def _without_cell(table: Table, cells: Sequence[str]) -> Table:
-    """Leave out events whose place is not known, unless no event has one."""
-    empty = table.columns.select(pl.any_horizontal(pl.col(cells).is_null())).to_series().to_numpy()
-    if not empty.any() or empty.all():
-        return table
-    log.warning(
-        table.origin,
-        f"left out {empty.sum()} of {len(table)} events without a cell in column "
-        f"{','.join(cells)!r}, the first in {table.origin.place(int(empty.argmax()))}",
-    )
-    return table.take(np.flatnonzero(~empty))
 
 
 def cells_of_events(table: Table) -> list[str]:
@@ -133,12 +119,13 @@ def ask_for_events(error: InputError, table: Table, cell: str) -> InputError | N
         return None
     parts = table.cells if table.kind == "long" else ()
     places = n_known(table[table.time]) * (table.n_unique(*parts) if parts else 1)
-    if not error.names("resample") and len(table) > MOST_FILLED * places:
+    if not error.names("resample") and 2 * len(table) > places:  # Most have a row.
         return None
     unnamed = cell == CELL and (cell not in table or table.kind == "services")
     cells = cells_of_events(table) if unnamed else []
     others = [c for c in table.names if c not in table.cells and not _is_place(c)]
-    numbers = [c for c in others if table[c].dtype.is_numeric() and _adds_up(c)]
+    amounts = [c for c in others if is_service(c) or re.search(rf"{DURATION}|{AMOUNT}", c)]
+    numbers = any(table[c].dtype.is_numeric() for c in amounts)
     total = Words(", add up their values with {resample:1h} {agg:total}") if numbers else ""
     which: list[str | Words] = []
     if len(cells) > 1:
@@ -151,11 +138,6 @@ def ask_for_events(error: InputError, table: Table, cell: str) -> InputError | N
         *which,
         *([] if "names events" in sign else tail),
     )
-
-
-def _adds_up(column: str) -> bool:
-    """Return whether a column is named like a quantity of events, not like a code."""
-    return is_service(column) or any(re.search(pattern, column) for pattern in (DURATION, AMOUNT))
 
 
 def _sign_of_event(table: Table) -> str:
@@ -177,7 +159,7 @@ def _sign_of_event(table: Table) -> str:
 def _lasts_differ(begin: pl.Series, end: pl.Series) -> bool:
     """Return whether spans between two columns of times are not always equally long."""
     times = []
-    for column in (begin.head(SOME_ROWS), end.head(SOME_ROWS)):
+    for column in (begin.head(200), end.head(200)):
         texts = pd.Series(column.cast(pl.String).to_list(), dtype=object)
         times.append(pd.to_datetime(texts, format="mixed", errors="coerce", utc=True))
     spans = (times[1] - times[0]).dropna()

@@ -26,18 +26,11 @@ from data_prep.readers.origin import Origin
 FEATURES = (".geojson", ".geojson.gz", ".gpkg")
 """Ends of the names of files of places."""
 
-LON, LAT, OUTLINE = "lon", "lat", "outline"
-CORNERS, ALL_CORNERS = (8, 60), 60_000
-"""Least and most corners of a cell's outline, and of all outlines together."""
-
-MOST_RINGS = 8
-DIGITS = 5
-"""Decimals of corners: a metre in degrees."""
+OUTLINE = "outline"
+"""Name of the column of outlines."""
 
 MAX_BYTES = 2**28
 DEGREES = {"4326", "4979", "CRS84", "4258"}
-ENVELOPES = {0: 0, 1: 32, 2: 48, 3: 48, 4: 64}
-"""Bytes of the envelope in the header of a geometry, by its code."""
 
 Rings = list[np.ndarray]
 Row = tuple[dict[str, Any], tuple[str, Any]]
@@ -61,16 +54,20 @@ def read_features(path: Path) -> tuple[pd.DataFrame, Origin, str | None]:
         with reading(path.name, "as GeoJSON", REMEDY):
             opener = gzip.open if path.suffix.lower() == ".gz" else open
             content = json.loads(read_bounded(path, MAX_BYTES, opener))
-            rows, crs = [_feature(f) for f in content["features"]], _system(content)
+            rows = [_feature(f) for f in content["features"]]
+            # Before 2016, a file could name its system.
+            system = str(content.get("crs", {}).get("properties", {}).get("name", "4326"))
+            code = system.rpartition(":")[2]
+            crs = None if code in DEGREES else f"EPSG:{code}"
     if not rows:
         raise InputError(f"{path.name}: holds no feature; give the file with the cells' places")
     table = pd.DataFrame([about for about, _ in rows])
     table = table.drop(columns=named(map(str, table.columns), LONGITUDES | LATITUDES))
     centres = [_centre(*shape) for _, shape in rows]
-    table[LON], table[LAT] = np.array(centres, dtype=float).T
+    table["lon"], table["lat"] = np.array(centres, dtype=float).T
     outlines = [_outer_rings(*shape) for _, shape in rows]
     if all(outlines):
-        most = int(np.clip(ALL_CORNERS // len(rows), *CORNERS))
+        most = int(np.clip(60_000 // len(rows), 8, 60))  # Corners of a cell.
         table[OUTLINE] = [as_outline(_simplified(rings, most)) for rings in outlines]
     return table, Origin(path.name, "feature", 1, is_file=True), crs
 
@@ -111,27 +108,27 @@ def _simplified(rings: Rings, most: int) -> Rings:
     >>> _simplified([ring], 4)[0].tolist()
     [[0.0, 0.0], [2.0, 0.0], [2.0, 2.0], [0.0, 2.0], [0.0, 0.0]]
     """
-    largest = sorted(rings, key=lambda ring: -np.ptp(ring, axis=0).prod())[:MOST_RINGS]
-    return [_with_fewer_corners(ring, max(4, most // len(largest))) for ring in largest]
-
-
-def _with_fewer_corners(ring: np.ndarray, most: int) -> np.ndarray:
-    corners = ring[:-1]
-    while len(corners) > most:
-        a, b = np.roll(corners, 1, axis=0) - corners, np.roll(corners, -1, axis=0) - corners
-        areas = np.abs(a[:, 0] * b[:, 1] - b[:, 0] * a[:, 1])
-        n = max(1, (len(corners) - most) // 4)
-        corners = np.delete(corners, np.argsort(areas, kind="stable")[:n], axis=0)
-    return np.concatenate([corners, corners[:1]])
+    largest = sorted(rings, key=lambda ring: -np.ptp(ring, axis=0).prod())[:8]
+    most, simplified = max(4, most // len(largest)), []
+    for corners in (ring[:-1] for ring in largest):
+        while len(corners) > most:
+            a, b = np.roll(corners, 1, axis=0) - corners, np.roll(corners, -1, axis=0) - corners
+            areas = np.abs(a[:, 0] * b[:, 1] - b[:, 0] * a[:, 1])
+            n = max(1, (len(corners) - most) // 4)
+            corners = np.delete(corners, np.argsort(areas, kind="stable")[:n], axis=0)
+        simplified.append(np.concatenate([corners, corners[:1]]))
+    return simplified
 
 
 def as_outline(rings: Rings) -> str:
     """Write closed rings `(corners, 2)` as JSON, a list of rings of pairs of x and y.
 
+    They have five decimals: a metre in degrees.
+
     >>> as_outline([np.array([[9.0, 45.5], [9.1, 45.5], [9.0, 45.6], [9.0, 45.5]])])
     '[[[9.0,45.5],[9.1,45.5],[9.0,45.6],[9.0,45.5]]]'
     """
-    return json.dumps([ring.round(DIGITS).tolist() for ring in rings], separators=(",", ":"))
+    return json.dumps([ring.round(5).tolist() for ring in rings], separators=(",", ":"))
 
 
 def rings_of(outline: str) -> Rings:
@@ -163,13 +160,6 @@ def centroid(rings: Rings) -> tuple[float, float]:
         raise ZeroDivisionError("no area")
     x, y = origin + moment / (3 * area)
     return float(x), float(y)
-
-
-def _system(content: dict[str, Any]) -> str | None:
-    """Return the system of a GeoJSON that names one, as before 2016; None for degrees."""
-    name = str(content.get("crs", {}).get("properties", {}).get("name", "4326"))
-    code = name.rpartition(":")[2]
-    return None if code in DEGREES else f"EPSG:{code}"
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -207,8 +197,8 @@ def _geometry(blob: bytes | None) -> tuple[str, Any]:
         return "", []
     if blob[:2] != b"GP":
         raise ValueError("a geometry without the header GP")
-    kind, at, _ = _wkb(blob, 8 + ENVELOPES[blob[3] >> 1 & 7])
-    return kind, at
+    envelope = (0, 32, 48, 48, 64)[blob[3] >> 1 & 7]
+    return _wkb(blob, 8 + envelope)[:2]
 
 
 def _wkb(data: bytes, at: int) -> tuple[str, Any, int]:

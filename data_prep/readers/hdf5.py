@@ -16,15 +16,6 @@ from data_prep.base.limits import ALLOWANCE, check_expansion, most_from
 NUMBER = 8
 """Bytes of a value in memory: numbers become float64."""
 
-FEW_TEXTS = 4
-"""Most texts or lists of an attribute that are read to count them; of more, each is taken to be as
-long as the file. A variable has one for each of its dimensions."""
-
-ODD_CHUNK = 1.25
-"""Largest ratio of a chunk's size in the file to its size in memory; above it the file is damaged.
-
-It exceeds 1 because incompressible data grow a little when they are compressed."""
-
 
 @contextmanager
 def open_hdf5(path: Path, how: str, remedy: str) -> Iterator[h5py.File]:
@@ -74,7 +65,7 @@ def _size_of_attributes(item: h5py.Group | h5py.Dataset, path: Path) -> int:
         many = math.prod(about.shape or ())
         if about.dtype.kind != "O":
             size += many * about.dtype.itemsize
-        elif many > FEW_TEXTS:
+        elif many > 4:  # More than a variable has dimensions: each may be as long as the file.
             size += many * path.stat().st_size
         elif isinstance(found := item.attrs[name], str | bytes | np.ndarray):
             texts = found.ravel() if isinstance(found, np.ndarray) else [found]
@@ -95,7 +86,8 @@ def _check_chunks(item: h5py.Dataset, path: Path) -> None:
         largest = max(largest, chunk.size)
 
     item.id.chunk_iter(note)
-    if len(set(codes)) < len(codes) or largest > ODD_CHUNK * size + ALLOWANCE // 2**10:
+    # Incompressible data grow a little when they are compressed.
+    if len(set(codes)) < len(codes) or largest > 1.25 * size + ALLOWANCE // 2**10:
         raise InputError(
             f"{path}: a chunk of {item.name} is packed twice, or unpacks to more than its "
             f"{size} bytes; save the file again"

@@ -6,6 +6,7 @@ unless it holds units, or the lower of two rows of names.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import re
 from collections import Counter
@@ -27,16 +28,10 @@ SAMPLE = 2**17
 LINES = 200
 """Lines of them to look at."""
 
-ENCODINGS = ("cp1252", "gb18030", "big5", "shift_jis", "euc_kr", "cp1251", "cp1250", "cp1253")
-MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"\xef\xbb\xbf": "utf-8-sig"}
-
 MISSING = ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "NIL", "n/a", "None", "#N/A", "-", "--",
            "#DIV/0!", "#VALUE!", "#REF!", "#NUM!", "#NAME?", "No data", "no data", "n.a.", "N.A.",
            "n.d.", "k.A.", ".", "s/d", "missing", "Missing"]  # fmt: skip
 """What stands for a missing value."""
-
-LABELLED = r"[#\s]*([^:=]{2,40})[:=]\s*(\S.{0,60})"
-"""Pattern of a label and its text above the names."""
 
 log = StepLog("head")
 
@@ -47,9 +42,10 @@ def find_encoding(start: bytes, name: str) -> str:
     >>> find_encoding("time;größe".encode("utf-16"), "a.csv"), find_encoding(b"time", "a.csv")
     ('utf-16', 'utf-8')
     """
-    for mark, encoding in MARKS.items():
-        if start.startswith(mark):
-            return encoding
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    if start.startswith(codecs.BOM_UTF8):
+        return "utf-8-sig"
     if start[1:40:2].count(0) > 15 or start[:40:2].count(0) > 15:
         return "utf-16-le" if start[1] == 0 else "utf-16-be"
     try:
@@ -59,8 +55,12 @@ def find_encoding(start: bytes, name: str) -> str:
         odd = b"\n".join(line for line in start.splitlines() if not line.isascii())
         from charset_normalizer import from_bytes  # slow to import
 
-        best = from_bytes(odd[:4096], cp_isolation=list(ENCODINGS)).best()
-        found = "cp1252" if best is None or _is_latin(odd) else best.encoding
+        usual = "cp1252 gb18030 big5 shift_jis euc_kr cp1251 cp1250 cp1253"
+        best = from_bytes(odd[:4096], cp_isolation=usual.split()).best()
+        # In Western texts, bytes beyond ASCII stand alone between letters.
+        alone = re.findall(rb"(?<![\x80-\xff])[\x80-\xff](?![\x80-\xff])", odd)
+        is_latin = 2 * len(alone) > sum(byte > 127 for byte in odd)
+        found = "cp1252" if best is None or is_latin else best.encoding
         found = (found.startswith("cp125") and _of_pairs(odd)) or found
         shown = odd.splitlines()[0].decode(found, errors="replace")
         log.info(
@@ -82,12 +82,6 @@ def _of_pairs(text: bytes) -> str:
     if any(len(run) % 2 for run in runs) or len(usual) <= max(1, 0.9 * len(pairs)):
         return ""
     return "cp949" if len(usual) > 7 and max(pair[0] for pair in usual) <= 0xC8 else "gb18030"
-
-
-def _is_latin(text: bytes) -> bool:
-    """Return whether bytes beyond ASCII stand alone between letters, as in Western texts."""
-    alone = len(re.findall(rb"(?<![\x80-\xff])[\x80-\xff](?![\x80-\xff])", text))
-    return 2 * alone > sum(byte > 127 for byte in text)
 
 
 @dataclass(frozen=True)
@@ -188,7 +182,8 @@ def find_head(rows: Sequence[Sequence[str]], name: str, unit: str) -> Head:
     else:
         head = Head(at, first, lower)
     titles = [" ".join(filter(None, row)) for row in rows[: head.before] if any(row)]
-    labelled = filter(None, (re.match(LABELLED, title) for title in titles))
+    label = r"[#\s]*([^:=]{2,40})[:=]\s*(\S.{0,60})"
+    labelled = filter(None, (re.match(label, title) for title in titles))
     head = replace(head, labels={m[1].strip(): m[2].strip() for m in labelled})
     if titles:
         log.info(

@@ -131,19 +131,8 @@ def _distinguishing(table: Table, candidates: Sequence[str]) -> list[tuple[str, 
     return [(c,) for c in [first, *(c for c in rest if table.n_unique(first, c) > counts[c])]]
 
 
-MOST_PARTS = 3
-"""Columns that name a cell together, such as a station, a direction and a lane."""
-
-MOST_CANDIDATES = 8
-
-LEAST_PRESENT = 0.8
-"""Share of rows that a table has at least if whole numbers are ids and no values by chance."""
-
 SOME_TIMES = 20
 """Times whose rows are looked at before all."""
-
-MANY_PAIRS = 20
-"""Pairs of rows of one time for each value of a column, which by chance is equal in some."""
 
 MOST_AGAIN = 0.03
 """Share of rows whose time and id stand earlier, as in the hour that a clock shows twice."""
@@ -152,11 +141,12 @@ MOST_AGAIN = 0.03
 def _distinguishing_together(table: Table, texts: Sequence[str]) -> tuple[str, ...]:
     """Return the fewest columns of text or of whole numbers that tell apart rows of one time.
 
-    Whole numbers are ids if most times have a row for each of them, or if they are named so.
+    Three columns at most name a cell together, such as a station, a direction and a lane. Whole
+    numbers are ids if 80 % of the times have a row for each of them, or if they are named so.
     """
     time = table.time
     n_times = max(n_known(table[time]), 1)  # All may be missing, which is refused later.
-    most = len(table) / (LEAST_PRESENT * n_times)
+    most = len(table) / (0.8 * n_times)
     numbers = [
         c
         for c in table.names
@@ -168,13 +158,13 @@ def _distinguishing_together(table: Table, texts: Sequence[str]) -> tuple[str, .
             or _differ_at_each_time(table, c)
         )
     ]
-    columns = [c for c in (*texts, *numbers) if "," not in c][:MOST_CANDIDATES]
+    columns = [c for c in (*texts, *numbers) if "," not in c][:8]
     some_times = table[time].unique(maintain_order=True).head(SOME_TIMES)
     of_some_times = table.with_(
         columns=table.columns.filter(table[time].is_in(some_times.implode()))
     )
     for again in (0.0, MOST_AGAIN):
-        for n in range(1, MOST_PARTS + 1):
+        for n in (1, 2, 3):
             for found in itertools.combinations(columns, n):
                 parts = (of_some_times, table)
                 if any(part.share_repeated(time, *found) > again for part in parts):
@@ -192,11 +182,12 @@ def _distinguishing_together(table: Table, texts: Sequence[str]) -> tuple[str, .
 def _differ_at_each_time(table: Table, column: str) -> bool:
     """Return whether whole numbers are ids, as they differ at each time and are few.
 
-    As many values by chance would repeat at some time: one that occurs in ten rows or more.
+    As many values by chance would repeat at some time: one that occurs in ten rows or more, with
+    twenty pairs of rows of one time for each.
     """
     n_times, n_ids = n_known(table[table.time]), n_known(table[column])
     pairs = len(table) * (len(table) / max(1, n_times) - 1) / 2
-    few = 10 * n_ids <= len(table) and pairs >= MANY_PAIRS * n_ids
+    few = 10 * n_ids <= len(table) and pairs >= 20 * n_ids
     return few and not table.repeats(table.time, column)
 
 

@@ -19,12 +19,6 @@ from data_prep.readers.origin import Origin, StepLog
 from data_prep.readers.table import Table
 from data_prep.readers.units import common_unit, factor, is_service, unit_of, without_unit
 
-PLACE = (
-    r"(?i)\b(site|station|location|street|road|cell|detector|sensor|counter|node|name|vds|zst|"
-    r"standort|zählstelle|messstelle|straße|poste|lieu|estaci[oó]n|stazione)"
-)
-"""Pattern of the label of a place."""
-
 log = StepLog("join")
 
 
@@ -54,8 +48,15 @@ def apply(tables: Sequence[Table], name: str, options: TableOptions) -> Table:
     n_common = sum(map(len, sets)) - n_different
     if 2 * n_common <= min(map(len, sets)):
         return _stacked(tables, name)
-    if _share_of_others(tables, keys, n_common, name) == 0:
+    rows = _below([one.columns for one in tables]).unique()
+    n_others = len(rows) - len(rows.select(keys).unique())
+    if not n_others:
         return _stacked(tables, name)
+    if 2 * n_others < n_common:  # As where an export corrects an earlier one.
+        raise InputError(
+            f"{name}: {first.name} and later tables have other values in {n_others} of {n_common} "
+            "rows of the same times and cells; give the one that is right"
+        )
     values = [c for c in first.names if not (c in keys or is_flag(c))]
     ids = [c for c in texts if c not in first.times]
     if len({one.name for one in tables}) < len(tables):
@@ -70,22 +71,6 @@ def apply(tables: Sequence[Table], name: str, options: TableOptions) -> Table:
 def _below(tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """Return the rows of tables with the same columns below each other."""
     return pl.concat([table.select(tables[0].columns) for table in tables], how="vertical_relaxed")
-
-
-def _share_of_others(tables: Sequence[Table], keys: list[str], n_common: int, name: str) -> float:
-    """Return the share of rows of common times and cells that have other values.
-
-    Raises:
-        InputError: if these are some, but fewer than half, as where an export corrects an earlier.
-    """
-    rows = _below([one.columns for one in tables]).unique()
-    n_others = len(rows) - len(rows.select(keys).unique())
-    if 0 < 2 * n_others < n_common:
-        raise InputError(
-            f"{name}: {tables[0].name} and later tables have other values in {n_others} of "
-            f"{n_common} rows of the same times and cells; give the one that is right"
-        )
-    return n_others / n_common
 
 
 def _of_files(
@@ -115,8 +100,12 @@ def _of_files(
         return _stacked(_named_by_file(tables, files, "cell"), name).with_(kind="long")
     if options.layout == ("long" if ids else "wide") or (options.layout == "auto" and as_services):
         log.info(name, f"each of {len(tables)} tables is a service: {some(files, 8)}")
-        pairs = zip(tables, files, strict=True)
-        long = [_of_service(one, file, values, ids) for one, file in pairs]
+        long = []
+        for one, file in zip(tables, files, strict=True):
+            rows = one.columns
+            if not ids:
+                rows = rows.unpivot(values, index=one.times, variable_name="cell", value_name=file)
+            long.append(one.with_(columns=rows).rename({values[0]: file} if ids else {}))
         return _joined(long, [*tables[0].times, *(ids or ["cell"])], name).with_(kind="long")
     if ids:
         form = Words("{layout:long} if each is a service")
@@ -132,7 +121,11 @@ def _of_files(
 
 def named_above(table: Table) -> list[Words]:
     """Return advice if a label above the names of columns may name the cell of each table."""
-    labels = [f"{HEAD}{name}" for name in table.labels if re.search(PLACE, name)]
+    place = (
+        r"(?i)\b(site|station|location|street|road|cell|detector|sensor|counter|node|name|vds|zst|"
+        r"standort|zählstelle|messstelle|straße|poste|lieu|estaci[oó]n|stazione)"
+    )
+    labels = [f"{HEAD}:{name}" for name in table.labels if re.search(place, name)]
     return [Words("{cell} if a line above the columns names it", cell=c) for c in labels[:1]]
 
 
@@ -144,32 +137,23 @@ def _named_by_file(tables: Sequence[Table], files: Sequence[str], column: str) -
     ]
 
 
-def _of_service(table: Table, file: str, values: Sequence[str], ids: Sequence[str]) -> Table:
-    """Return a table whose one column of values is named by its file."""
-    if ids:
-        return table.rename({values[0]: file})
-    columns = table.columns.unpivot(
-        values, index=table.times, variable_name="cell", value_name=file
-    )
-    return table.with_(columns=columns)
-
-
 def _with_files(tables: Sequence[Table], name: str, options: TableOptions) -> Sequence[Table]:
     """Name the rows of each table by its file, or a part of its name, if that is what a cell is."""
-    pattern, label = options.of_files, options.of_labels
-    if not (pattern or label) or any(FILE in table for table in tables):
+    kind, given = options.named_by
+    if not kind or any(FILE in table for table in tables):
         return tables
-    found = [table.labels.get(label) if label else _in_name(pattern, table) for table in tables]
+    of_file = kind == FILE
+    found = [_in_name(given, one) if of_file else one.labels.get(given) for one in tables]
     files = [file for file in found if file is not None]
     if len(files) < len(tables):
         lacking = tables[found.index(None)]
-        has = f", but {some(lacking.labels, 6)}" if label and lacking.labels else ""
+        has = f", but {some(lacking.labels, 6)}" if lacking.labels and not of_file else ""
         raise InputError(
-            f"{name}: {lacking.name!r} has nothing like {label or pattern!r}{has}; ",
+            f"{name}: {lacking.name!r} has nothing like {given!r}{has}; ",
             Words("correct {cell}", cell=options.cell),
         )
     again = [file for file, n in Counter(files).items() if n > 1]
-    if again and pattern == WHOLE:
+    if again and given == WHOLE:
         raise InputError(f"{name}: {again[0]!r} names several tables, expected one; rename a file")
     n_tables, n_cells = counted(len(files), "table"), counted(len(set(files)), "cell")
     log.info(name, f"{n_tables} of {n_cells}: {some(list(dict.fromkeys(files)), 8)}")

@@ -16,8 +16,8 @@ from data_prep.readers.columns import (
     coerce,
     has_comma,
     named,
-    no_column,
     number_cells,
+    require_columns,
     without_calendar,
     written,
 )
@@ -100,11 +100,18 @@ def find_layout(table: Table, options: TableOptions) -> Table:
     kind, cell, values = table.kind, options.cell, options.chosen
     cells = table.cells or cells_of(table, cell)
     if kind == "auto":
-        _ask_if_wide(table, cell)
+        usual = named([c for c in table.names if c != table.time], CELLS)
+        of_table = cell == CELL and len(table.names) > 2
+        if found := [c for c in usual if of_table and may_be_values(table, c)]:
+            raise InputError(
+                f"{table.origin.name}: {some(map(repr, found), SHOWN)} may hold the ids of cells "
+                "or be a cell itself, as its numbers change and no time occurs twice; ",
+                Words("say {layout:wide} if each column is a cell, {layout:long} if it holds ids"),
+            )
         if cell in table or cell != CELL:
             kind = "long"
-        elif found := find_cells(table):
-            kind, cells = "long", found
+        elif several := find_cells(table):
+            kind, cells = "long", several
     elif kind == "long" and cells == (CELL,) and cell not in table:
         cells = find_cells(table) or cells
     keys = [table.time, *cells] if kind == "long" else [table.time]
@@ -138,34 +145,8 @@ def _refuse_unread(table: Table, options: TableOptions) -> None:
         raise InputError(f"{name} has no use for sheet {options.sheet!r}: ", remedy)
 
 
-def _ask_if_wide(table: Table, cell: str) -> None:
-    """Raise an error if a column is named like one of cells' ids, but may be a cell itself."""
-    if cell != CELL or len(table.names) < 3:
-        return
-    usual = named([c for c in table.names if c != table.time], CELLS)
-    if found := [c for c in usual if may_be_values(table, c)]:
-        raise InputError(
-            f"{table.origin.name}: {some(map(repr, found), SHOWN)} may hold the ids of cells or be "
-            "a cell itself, as its numbers change and no time occurs twice; ",
-            Words("say {layout:wide} if each column is a cell, {layout:long} if it holds ids"),
-        )
-
-
 MANY = 8
 """Number of columns of one kind from which they are certainly cells."""
-
-MOST_SERVICES = 12
-
-
-MOST_APART = 1e6
-"""Largest factor between the usual sizes of cells of one quantity."""
-
-
-def _are_apart(table: Table, columns: Sequence[str]) -> bool:
-    """Return whether the sizes of columns differ too much for cells of one quantity."""
-    numbers = (np.abs(as_numbers(table[c]).drop_nulls().to_numpy()) for c in columns)
-    sizes = [float(np.median(n[n > 0])) for n in numbers if (n > 0).any()]
-    return bool(sizes) and max(sizes) > MOST_APART * min(sizes)
 
 
 def _of_wide(columns: list[str], ids: Sequence[str], table: Table) -> tuple[str, str]:
@@ -179,11 +160,13 @@ def _of_wide(columns: list[str], ids: Sequence[str], table: Table) -> tuple[str,
         return "wide", "names of cells" if n > 1 else ""
     share = sum(map(is_service, columns)) / n
     alike = len({re.sub(r"\d+", "#", column) for column in columns}) == 1
-    apart = n > 1 and _are_apart(table, columns)
+    numbers = (np.abs(as_numbers(table[c]).drop_nulls().to_numpy()) for c in columns)
+    sizes = [float(np.median(n[n > 0])) for n in numbers if (n > 0).any()]
+    apart = bool(sizes) and max(sizes) > 1e6 * min(sizes)  # Too far for cells of one quantity.
     if n >= MANY and (alike or share < 1 / 3) and not apart:
         why = "alike but for numbers" if alike else "none" if share == 0 else "few"
         return "wide", why if alike else f"many beside one of times, {why} named like a quantity"
-    if n <= MOST_SERVICES and share > 2 / 3 and not alike:
+    if n <= 12 and share > 2 / 3 and not alike:
         return "services", "named by units or as quantities"
     raise InputError(
         f"{origin.name}: {n} columns ({some(columns, SHOWN)}) and no column of cells"
@@ -200,16 +183,20 @@ def _of_wide(columns: list[str], ids: Sequence[str], table: Table) -> tuple[str,
 def value_columns(table: Table, keys: Sequence[str], values: Sequence[str] | None) -> list[str]:
     """Return the columns to read: `values`, else all but `keys` with at least one number."""
     origin = table.origin
-    for name in (*keys, *(values or ())):
-        if name not in table:
-            raise InputError(no_column(name, table.names, origin), "rename one or choose another")
+    require_columns(table.names, (*keys, *(values or ())), origin)
     others = [c for c in table.names if c not in keys]
     has_numbers = {} if values else {c: _holds_numbers(table[c]) for c in others}
     columns = list(values) if values else [c for c in others if has_numbers[c]]
     for c in columns if values else others:
         _refuse_commas(table[c], origin)
-    if values is None:
-        columns = _values_among(columns, table)
+    if values is None:  # The calendar, periods, places, days and ids are none.
+        left = [c for c in without_calendar(columns) if c not in table.beside]
+        left = [c for c in left if not (re.search(ID_NAME, c) or is_flag(c))]
+        known = [c for c in columns if c not in left]
+        if known and left:
+            again = Words("pass {values} to choose columns")
+            log.info(origin, f"not taken as values: {', '.join(known)}; ", again)
+            columns = left
     if not columns:
         raise InputError(
             f"{origin.name}: no column of numbers beside {', '.join(keys)}; add one or, if each "
@@ -218,18 +205,6 @@ def value_columns(table: Table, keys: Sequence[str], values: Sequence[str] | Non
         )
     if values is None and (text := [c for c in others if not has_numbers[c]]):
         log.warning(origin, f"columns without numbers are left out: {text}")
-    return columns
-
-
-def _values_among(columns: list[str], table: Table) -> list[str]:
-    """Leave out columns of the calendar, periods, places, days and ids, with a notice."""
-    left = [c for c in without_calendar(columns) if c not in table.beside]
-    left = [c for c in left if not (re.search(ID_NAME, c) or is_flag(c))]
-    known = [c for c in columns if c not in left]
-    if known and left:
-        again = Words("pass {values} to choose columns")
-        log.info(table.origin, f"not taken as values: {', '.join(known)}; ", again)
-        return left
     return columns
 
 

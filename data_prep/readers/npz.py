@@ -22,10 +22,6 @@ HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 """Readers of the header, for the versions of the `.npy` format that plain arrays use."""
 
 
-METHODS = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
-"""Compression methods that NumPy uses; with others a small file may take minutes to unpack."""
-
-
 @dataclass(frozen=True)
 class Header:
     """Header of an array in a file."""
@@ -59,7 +55,11 @@ def read_npz(
         headers = {name: _read_header(z, f"{name}.npy", path) for name in names}
         check_expansion(sum(header.n_bytes for header in headers.values()), path)
         check(headers)
-        return [_read_member(z, f"{name}.npy") for name in names]
+        arrays = []
+        for name in names:
+            with z.open(f"{name}.npy") as file:
+                arrays.append(npy.read_array(file, allow_pickle=False))
+        return arrays
 
 
 def open_npy(path: Path, check: Callable[[Header], object] = lambda header: None) -> np.ndarray:
@@ -72,7 +72,8 @@ def open_npy(path: Path, check: Callable[[Header], object] = lambda header: None
 
 def _read_header(z: zipfile.ZipFile, member: str, path: Path) -> Header:
     info = z.getinfo(member)
-    if info.compress_type not in METHODS:
+    # With other methods a small file may take minutes to unpack.
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise InputError(
             f"{path}: {member} is packed in a way that NumPy does not use; save it with numpy.savez"
         )
@@ -96,8 +97,3 @@ def _header_of(file: IO[bytes], n_bytes: int, member: str, path: Path) -> Header
             "save it again with NumPy"
         )
     return header
-
-
-def _read_member(z: zipfile.ZipFile, member: str) -> np.ndarray:
-    with z.open(member) as file:
-        return npy.read_array(file, allow_pickle=False)

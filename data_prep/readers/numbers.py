@@ -29,9 +29,6 @@ _SURELY = (
     r"^\s*[+-]?([0-9]*,([0-9]{1,2}|[0-9]{4,})|0+,[0-9]+|[0-9]{4,},[0-9]+"
     r"|[1-9][0-9]{0,2}(\.[0-9]{3})+,[0-9]+|[0-9]+,[0-9]+[eE][+-]?[0-9]+)\s*$"
 )
-DOTTED_DATE = r"^\s*\d{1,2}\.\d{1,2}\.\d{2,4}\b"
-"""Pattern of a date of countries that write decimal commas."""
-
 QUANTITIES = frozenset({
     "kpi", "kpiname", "kpiid", "metric", "metricname", "measure", "measurename", "measurement",
     "indicator", "indicatorname", "parameter", "parametername", "quantity", "variable", "kennzahl",
@@ -54,17 +51,8 @@ MANY_GROUPED = 50
 """Numbers with three decimals each, among whole ones, that are thousands: by chance, some would
 have fewer."""
 
-GROUPED = r"[+-]?[1-9][0-9]{0,2}\.[0-9]{3}"
-"""Pattern of a number with three decimals, or with a separator of thousands."""
-
-FEWEST_GROUPED = 10
-"""Such numbers without any other in a column, from which on a notice is due."""
-
 MIN_WHOLE = 0.01
 """Least share of whole numbers among those whose points may separate thousands."""
-
-FEWEST_COUNTED = 10
-"""Rows from which on a column 1, 2, 3 and so on numbers them."""
 
 log = StepLog("numbers")
 
@@ -93,11 +81,11 @@ def may_be_grouped(column: pl.Series) -> bool:
 def say_three_decimals(
     rows: Sequence[Sequence[str]], names: Sequence[str], keys: Container[str], file: str
 ) -> None:
-    """Log the first column of rows whose numbers all have three decimals: thousands, perhaps."""
-    whole = [row for row in rows if len(row) == len(names)]
+    """Log the first column of ten numbers or more with three decimals each: thousands, perhaps."""
+    whole, grouped = [row for row in rows if len(row) == len(names)], r"[+-]?[1-9]\d{0,2}\.\d{3}"
     for name, *fields in zip(names, *whole, strict=True):
         texts = [] if name in keys else [text.strip() for text in fields if text.strip()]
-        if len(texts) >= FEWEST_GROUPED and all(re.fullmatch(GROUPED, text) for text in texts):
+        if len(texts) >= 10 and all(re.fullmatch(grouped, text) for text in texts):
             again = Words("pass {decimal:comma} if its points separate thousands")
             log.info(file, f"decimal points, such as {texts[0]} in column {name!r}; ", again)
             return
@@ -123,25 +111,17 @@ def _decide_mark(texts: pl.Series, mark: str) -> Decimal | None:
     return "point" if mark == "." and whole < MIN_WHOLE * len(texts) else None
 
 
-def decide(tables: Sequence[Table], options: TableOptions) -> Decimal:
-    """Return the decimal mark of tables that were read with points, unless it is known."""
-    marks = [decide_decimal(table, options.decimal, options.keys) for table in tables]
-    return "comma" if "comma" in marks else "point"
-
-
 def apply(table: Table, mark: Decimal, options: TableOptions) -> Table:
-    """Return a table with numbers in one unit for each column, and a column for each quantity."""
+    """Return a table with numbers in one unit for each column, and a column for each quantity.
+
+    A column that numbers ten rows or more is left out, unless it is the only one of numbers.
+    """
     keys = options.keys
     given = ", as given" if options.decimal != "auto" else ""
     log.note(table.origin, "as they are" if table.typed else f"decimal {mark}s{given}")
     table = use_unit_column(spread_quantities(to_numbers(table, mark, keys), keys), keys)
-    return _without_row_number(table, options)
-
-
-def _without_row_number(table: Table, options: TableOptions) -> Table:
-    """Leave out a column that numbers the rows from 1, unless it is the only one of numbers."""
-    values = _values(table, table.times, options.keys)
-    counted_up = [c for c in values if len(table) >= FEWEST_COUNTED and _counts(table[c])]
+    values = _values(table, table.times, keys)
+    counted_up = [c for c in values if len(table) >= 10 and _counts(table[c])]
     if not counted_up or len(counted_up) == len(values) or options.values is not None:
         return table
     again = Words("pass {values} to choose columns")
@@ -188,7 +168,8 @@ def decide_decimal(table: Table, decimal: Decimal, keys: Container[str]) -> Deci
             log.info(table.origin, f"{shown}: commas separate thousands, as others have points")
         return "point"
     dotted = [c for c in table.names if c in keys and table[c].dtype == pl.String]
-    if any(table[c].drop_nulls().str.contains(DOTTED_DATE).any() for c in dotted):
+    date = r"^\s*\d{1,2}\.\d{1,2}\.\d{2,4}\b"  # Of countries that write decimal commas.
+    if any(table[c].drop_nulls().str.contains(date).any() for c in dotted):
         log.info(table.origin, f"{shown}: a decimal comma, as dates have points")
         return "comma"
     own = "comma" if "comma" in unclear else "point"
@@ -261,7 +242,12 @@ def to_numbers(table: Table, decimal: str, keys: Container[str]) -> Table:
                 "with the same decimal mark"
             )
         elif (units := units_after(table[name])) is not None:
-            _refuse_units(name, _written(units), table.origin)
+            written = _written(units)
+            if len(written) > 1 and all(map(canonical, written)):  # Else they are words.
+                raise InputError(
+                    f"{table.origin.name}: column {name!r} is in {some(written, 6)}, which do not "
+                    "convert to one unit; write a column for each quantity"
+                )
     if grouped and any(
         t.str.contains(",").any() for _, t in _texts_of_numbers(table.columns, keys)
     ):
@@ -352,12 +338,3 @@ def use_unit_column(table: Table, keys: Container[str]) -> Table:
     column, unit = _in_one_unit(table[values[0]].cast(pl.Float64), units, table.origin)
     units_known = {**table.units, values[0]: unit}
     return table.with_columns(column).without(found).with_(units=units_known)
-
-
-def _refuse_units(name: str, units: list[str], origin: Origin) -> None:
-    """Refuse a column in units that cannot be converted to one, unless these are words."""
-    if len(units) > 1 and all(map(canonical, units)):
-        raise InputError(
-            f"{origin.name}: column {name!r} is in {some(units, 6)}, which do not convert to one "
-            "unit; write a column for each quantity"
-        )

@@ -41,7 +41,11 @@ def apply(path: Path, options: TableOptions) -> tuple[list[Path], list[Part]]:
         path: a file, a folder, a zip, or a pattern such as `exports/*.csv`.
         options: the sheet of workbooks.
     """
-    files = files_of(path)
+    files, others = tables_in(path)
+    if not files:
+        raise no_file(path, "table", f"give one of {', '.join(suffixes())}, or a folder of them")
+    check_number(path, files)
+    say_left_out(path, [p.name for p in others])
     parts = _parts_of_all(path, files, options)
     if len(parts) == 1:
         log.note(path.name, f"one table, in {parts[0].path.name}")
@@ -63,7 +67,10 @@ def _parts_of_all(path: Path, files: Sequence[Path], options: TableOptions) -> l
     first = format_of(files[0]) if len(files) > 1 else None
     if first and first.together and all(format_of(file) is first for file in files[1:]):
         return [Part(path.name, path, files=tuple(files))]
-    parts = [part for file in files for part in _parts_of(file, options)]
+    parts = []
+    for file in files:
+        found = format_of(file) if file.is_file() else None
+        parts += (found or Format).parts(file, options)  # Of no known format, it is one.
     if not path.is_dir() or all(file.parent == path for file in files):
         return parts
     return [
@@ -72,25 +79,9 @@ def _parts_of_all(path: Path, files: Sequence[Path], options: TableOptions) -> l
     ]
 
 
-def _parts_of(path: Path, options: TableOptions) -> list[Part]:
-    """Return the parts of a file; without a known format, it is one."""
-    found = format_of(path) if path.is_file() else None
-    return (found or Format).parts(path, options)
-
-
 def is_pattern(path: Path) -> bool:
     """Return whether a path is no file but a pattern such as `exports/*.csv`."""
     return glob.has_magic(str(path)) and not path.exists()
-
-
-def files_of(path: Path) -> list[Path]:
-    """Return the tables of a folder or of a pattern, or the one file."""
-    files, others = tables_in(path)
-    if not files:
-        raise no_file(path, "table", f"give one of {', '.join(suffixes())}, or a folder of them")
-    check_number(path, files)
-    say_left_out(path, [p.name for p in others])
-    return files
 
 
 def tables_in(path: Path) -> tuple[list[Path], list[Path]]:

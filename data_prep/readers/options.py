@@ -24,14 +24,11 @@ CLOCK = "hour"
 FILE, WHOLE = "file", ".+"
 """Name of the column of cells that are files, and the pattern of a whole name."""
 
-HEAD = "head:"
+HEAD = "head"
 """Begin of an option that names cells by a label above the names of columns."""
 
 CHOICES = {"layout": Form, "decimal": Decimal, "clock": Clock, "duplicates": Duplicates}
 """Options with a few values."""
-
-KINDS = {"decimal": "decimal mark", "duplicates": "choice for duplicates"}
-"""What these are called in errors, if not as the option."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +116,8 @@ class TableOptions:
     def __post_init__(self) -> None:
         for option, choices in CHOICES.items():
             if (given := getattr(self, option)) not in get_args(choices):
-                raise choose(KINDS.get(option, option), given, get_args(choices))
+                words = {"decimal": "decimal mark", "duplicates": "choice for duplicates"}
+                raise choose(words.get(option, option), given, get_args(choices))
         if self.time_zone is not None:
             check_time_zone(self.time_zone)
         if (self.start is None) != (self.step is None):
@@ -128,41 +126,36 @@ class TableOptions:
                 "to row; give both"
             )
         self._refuse_unread()
+        kind, pattern = self.named_by
         try:
-            re.compile(self.of_files)
+            re.compile(pattern if kind == FILE else "")
         except re.error as e:
             raise InputError(f"cell {self.cell!r}: {e}; give a valid pattern") from e
 
     @property
-    def of_files(self) -> str:
-        """Pattern of the cells in names of files; empty if these name none."""
-        if self.cell.startswith(f"{FILE}:"):
-            return self.cell.removeprefix(f"{FILE}:")
-        return WHOLE if FILE in self.cell.split(",") else ""
-
-    @property
-    def of_labels(self) -> str:
-        """Label of the cells above the names of columns; empty if it names none."""
-        return self.cell.removeprefix(HEAD) if self.cell.startswith(HEAD) else ""
+    def named_by(self) -> tuple[str, str]:
+        """Whether a `FILE` or a `HEAD` names the cell of a table, and by what pattern or label."""
+        kind, _, given = self.cell.partition(":")
+        if given and kind in (FILE, HEAD):
+            return kind, given
+        return (FILE, WHOLE) if FILE in self.cell.split(",") else ("", "")
 
     @property
     def of_joined(self) -> TableOptions:
         """The options of the table in which the cells of files have a column."""
-        by_name = self.of_labels or self.of_files not in ("", WHOLE)
-        return dataclasses.replace(self, cell=FILE) if by_name else self
+        named_so = self.named_by[1] in ("", WHOLE)
+        return self if named_so else dataclasses.replace(self, cell=FILE)
 
     def _refuse_unread(self) -> None:
         """Refuse options that nothing reads where events are counted or counters are read."""
-        resampling = self.resampling
-        if resampling is None:
-            return
-        if resampling.agg == "count" and self.values is not None:
+        of_events = self.of_events
+        if self.agg == "count" and self.values is not None:
             remedy = Words("leave out {values}, or give {agg:total}", values=self.values)
             raise InputError("agg count reads no values; ", remedy)
-        if self.duplicates != "error" and (resampling.of_events or resampling.of_counters):
-            what = "each event" if resampling.of_events else "one reading for each time and cell"
+        if self.duplicates != "error" and (of_events or self.of_counters):
+            what = "each event" if of_events else "one reading for each time and cell"
             remedy = Words("leave out {duplicates}", duplicates=self.duplicates)
-            raise InputError(f"agg {resampling.agg} takes {what}; ", remedy)
+            raise InputError(f"agg {self.agg} takes {what}; ", remedy)
 
     @cached_property
     def resampling(self) -> Resampling | None:
@@ -177,7 +170,7 @@ class TableOptions:
     @property
     def of_counters(self) -> bool:
         """Whether values are readings of counters that run on."""
-        return self.resampling is not None and self.resampling.of_counters
+        return self.agg == "increase"
 
     @property
     def gaps(self) -> bool:

@@ -65,13 +65,13 @@ def read_properties(table: Table, keys: Sequence[str]) -> list[str]:
     Such a column, for example `operator`, is kept as a coordinate of the cube. The first two `keys`
     are the columns of times and cells; those after them are no properties. Numbers are properties
     if each cell has many rows, and they differ between cells, or are one number, not 0, that is not
-    named like a quantity, beside numbers that change.
+    named like a quantity, beside numbers that change. Many rows are 24.
     """
     if keys[1] not in table or not len(table):
         return []
     cells, ids = table.codes(keys[1])
     of_first = np.flatnonzero(cells == cells[0])
-    many = len(table) >= MANY_ROWS * max(1, len(ids))
+    many = len(table) >= 24 * max(1, len(ids))
     found = []
     for name in (name for name in table.names if name not in keys):
         column = table[name]
@@ -87,10 +87,6 @@ def read_properties(table: Table, keys: Sequence[str]) -> list[str]:
     if len(keys) > 2 or any(n_known(table[c]) > 1 for c in without_calendar(rest)):
         return found
     return [n for n in found if is_text(table[n]) or (rest and table[n].n_unique() > 1)]
-
-
-MANY_ROWS = 24
-"""Rows of a cell that show that a number does not change."""
 
 
 def _could_be_property(column: pl.Series) -> bool:
@@ -197,7 +193,10 @@ def _place(ds: xr.Dataset, sites: pd.DataFrame, crs: str | None, origin: Origin)
     outlines = sites.pop(OUTLINE).fillna("") if OUTLINE in sites else None
     if crs is not None:
         x, y = _to_degrees(x, y, crs)
-        outlines = None if outlines is None else outlines.map(lambda o: _in_degrees(o, crs))
+        if outlines is not None:
+            rings = ([ring.T for ring in rings_of(outline or "[]")] for outline in outlines)
+            moved = ([np.stack(_to_degrees(a, b, crs), axis=1) for a, b in own] for own in rings)
+            outlines = pd.Series([as_outline(own) for own in moved])
     if np.nanmax(np.abs(x), initial=0) > 180 or np.nanmax(np.abs(y), initial=0) > 90:
         raise InputError(
             f"{origin.name}: {pairs[0][0]} and {pairs[0][1]} are no degrees; ",
@@ -234,11 +233,6 @@ def _coordinates(column: pd.Series, origin: Origin) -> np.ndarray:
     size = numbers[1] + numbers[2].fillna(0) / 60 + numbers[3].fillna(0) / 3600
     negative = (parts[0] == "-") ^ parts[4].isin(["S", "W"])
     return np.asarray(np.where(negative, -size, size))
-
-
-def _in_degrees(outline: str, crs: str) -> str:
-    corners = [ring.T for ring in rings_of(outline or "[]")]
-    return as_outline([np.stack(_to_degrees(x, y, crs), axis=1) for x, y in corners])
 
 
 def _to_degrees(x: np.ndarray, y: np.ndarray, crs: str) -> tuple[np.ndarray, np.ndarray]:

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from data_prep.readers.time_axis import TimeAxis
 
 
-WEEK, MONDAY = pd.Timedelta(days=7), pd.Timedelta(days=4)
-"""A week, and the first Monday after 1970-01-01, from which times count."""
-
 Records = tuple[np.ndarray, np.ndarray]
 """Times in ns and positions of the longer steps of one cell's records, each `(records,)`."""
 
@@ -66,8 +63,6 @@ def even_step(times: np.ndarray) -> int | None:
 Aggregate = Literal["sum", "mean", "count", "total", "increase"]
 AGGREGATES = get_args(Aggregate)
 DAY = pd.Timedelta("1D")
-MANY_LACKING = 20
-"""Records that a span without any lacks at least, at the usual rate, if it is a gap."""
 
 log = StepLog("steps")
 
@@ -115,11 +110,6 @@ class Resampling:
         """Whether rows are events, of which a step may have none."""
         return self.agg in ("count", "total")
 
-    @property
-    def of_counters(self) -> bool:
-        """Whether values are readings of counters that run on."""
-        return self.agg == "increase"
-
     def place(self, times: pd.DatetimeIndex, name: str) -> tuple[pd.DatetimeIndex, np.ndarray]:
         """Return the time axis `(steps,)` and the position of each row on it, `(rows,)`."""
         unique = times.unique().sort_values()
@@ -130,7 +120,7 @@ class Resampling:
                 Words("give at least that as {resample}"),
             )
         # Times count from a Thursday; weeks begin on Mondays.
-        first = MONDAY if self.step % WEEK == pd.Timedelta(0) else pd.Timedelta(0)
+        first = pd.Timedelta(days=0 if self.step % pd.Timedelta(days=7) else 4)
         return regular_steps((times - first).floor(self.step) + first, name, self.step)
 
     def merge_cells(
@@ -179,7 +169,7 @@ class Resampling:
     ) -> np.ndarray:
         """Return the numbers or sums of events, `(steps, cells)`, 0 where there are none.
 
-        A span of a day or more without an event of any cell, in which many would be usual, is no
+        A span of a day or more without an event of any cell, in which 20 would be usual, is no
         span of zeros: it is refused, or missing if gaps are allowed.
         """
         empty = ~n_events.any(axis=1)
@@ -187,7 +177,7 @@ class Resampling:
         usual = float(n_events.sum()) / len(n_events)
         missing = np.zeros(len(n_events), dtype=bool)
         for first, end in edges.reshape(-1, 2):
-            if axis.lengths[first:end].sum() < DAY.value or usual * (end - first) < MANY_LACKING:
+            if axis.lengths[first:end].sum() < DAY.value or usual * (end - first) < 20:
                 continue
             refuse_gap(
                 f"no cell has a record from {axis.shown[first]} to {axis.shown[end - 1]}, where "
@@ -292,9 +282,17 @@ def _refuse_steps(
             f"{axis[first - 1]}{files[0]} (next row {axis[after]}{files[1]})"
         )
         reason: str | Words = ""
-        if _are_skipped(absent, axis):
-            reason = CLOCK
-        elif absent.mean() > MOST_ABSENT:
+        edges = np.flatnonzero(np.diff(absent.astype(np.int8), prepend=0, append=0))
+        firsts, ends = axis[edges[::2]], axis[edges[1::2]]
+        wall = firsts if firsts.tz is None else firsts.tz_convert("UTC")
+        # Clocks may go forward on a night to Sunday in spring, north or south.
+        skipped = (wall.day_of_week == 6) & (wall.hour < 4) & wall.month.isin([3, 4, 9, 10])
+        if (skipped & (ends - firsts <= pd.Timedelta(hours=1))).all():
+            reason = Words(
+                "if the clock went forward then, give {time_zone:Europe/Berlin} or that of your "
+                "place, and {clock:local}; else "
+            )
+        elif absent.mean() > 0.8:  # Records are likely at uneven times.
             reason = Words(
                 "if the records are at uneven times, put them into even steps with {resample} "
                 "{agg:mean} if they are levels, {agg:sum} if they are counts, {agg:count} if each "
@@ -302,34 +300,6 @@ def _refuse_steps(
                 resample=frequency(longer_step(np.diff(axis[~absent]), axis[1] - axis[0])),
             )
         refuse_gap(message, origin, gaps, reason)
-
-
-MOST_ABSENT = 0.8
-"""Share of steps without a row from which the records are likely at uneven times."""
-
-CLOCK = Words(
-    "if the clock went forward then, give {time_zone:Europe/Berlin} or that of your place, and "
-    "{clock:local}; else "
-)
-
-
-def _are_skipped(absent: np.ndarray, axis: pd.DatetimeIndex) -> bool:
-    """Return whether each run of absent steps is an hour or less that clocks may have skipped."""
-    edges = np.flatnonzero(np.diff(absent.astype(np.int8), prepend=0, append=0))
-    firsts, ends = axis[edges[::2]], axis[edges[1::2]]
-    return bool(((ends - firsts) <= pd.Timedelta(hours=1)).all()) and all(
-        map(_may_be_skipped, firsts)
-    )
-
-
-def _may_be_skipped(time: pd.Timestamp) -> bool:
-    """Return whether clocks may go forward then: on a night to Sunday in spring, north or south.
-
-    >>> _may_be_skipped(pd.Timestamp("2024-03-31 02:00"))
-    True
-    """
-    wall = time if time.tz is None else time.tz_convert("UTC")
-    return wall.day_name() == "Sunday" and wall.hour < 4 and wall.month in (3, 4, 9, 10)
 
 
 def check_periods(

@@ -22,13 +22,8 @@ from data_prep.readers.time_columns import MOST, SEEN, find_times, kind_of
 from data_prep.readers.times import SERIALS, from_serials
 from data_prep.readers.written_times import CLOCK_LIKE, MONTH, TIME_LIKE
 
-HOUR_NAME = rf"(?i)({CLOCK_LIKE})|^(hour|hr|h)[ _]?([01]?\d|2[0-4])$|^([01]?\d|2[0-4])h$"
-SPAN_NAME = r"([01]\d|2[0-4]):?([0-5]\d) ?[-–_] ?(?:[01]\d|2[0-9]):?[0-5]\d"
 FEWEST_ACROSS = 12
 """Times of day that make columns a day's values rather than services or cells."""
-
-PARTS_OF_A_DAY = (24, 48, 96, 144, 288)
-"""Numbers of columns that may be the steps of a day."""
 
 TOTAL = (
     r"(?i)^\s*(grand |sub-?)?(total|sum|average|avg|mean|overall|summe|gesamt|mittelwert|totale|"
@@ -38,12 +33,6 @@ TOTAL = (
     r"|^\s*[øØΣ∑]\s*$"
 )
 """Pattern of what names a row or cell of totals."""
-
-DATE_NAME = r"(?i)date|datum|fecha|日期"
-"""Pattern of the name of a column of dates."""
-
-OFF = 0.08
-"""Most minutes between a time and its number with four decimals or more."""
 
 log = StepLog("rows")
 
@@ -72,7 +61,8 @@ def times_down(table: Table) -> Table:
             return table  # Its rows have times already.
         table = table.rename({TIME: CLOCK})
     if not across:
-        hours = [c for c in table.names if re.match(HOUR_NAME, c)]
+        hour = rf"(?i)({CLOCK_LIKE})|^(hour|hr|h)[ _]?([01]?\d|2[0-4])$|^([01]?\d|2[0-4])h$"
+        hours = [c for c in table.names if re.match(hour, c)]
         clocks = {c: re.sub(r"(?i)^(hour|hr|h)[ _]?|h$", "", c) for c in hours}
         if len(hours) < FEWEST_ACROSS:
             clocks = _spans_of_a_day(table.names, table.origin) or _numbered(table.columns)
@@ -118,7 +108,8 @@ def _spans_of_a_day(columns: Sequence[str], origin: Origin) -> dict[str, str]:
     >>> list(_spans_of_a_day(["Station", *names], Origin()).items())[-2:]
     [('0000-0100', '24:00'), ('0100-0200', '25:00')]
     """
-    found = {c: match for c in columns if (match := re.fullmatch(SPAN_NAME, c.strip()))}
+    span = r"([01]\d|2[0-4]):?([0-5]\d) ?[-–_] ?(?:[01]\d|2[0-9]):?[0-5]\d"
+    found = {c: match for c in columns if (match := re.fullmatch(span, c.strip()))}
     minutes = np.array([60 * int(m[1]) + int(m[2]) for m in found.values()])
     lengths = np.unique(np.diff(minutes) % (24 * 60))
     if len(found) < FEWEST_ACROSS or len(lengths) > 1:
@@ -147,7 +138,11 @@ def _numbered(table: pl.DataFrame) -> dict[str, str]:
     prefix, n = prefixes.most_common(1)[0] if prefixes else ("", 0)
     numbers = {c: int(match[2]) for c, match in found.items() if match[1] == prefix}
     first = min(numbers.values(), default=0)
-    if n not in PARTS_OF_A_DAY or first > 1 or [*numbers.values()] != [*range(first, first + n)]:
+    if (
+        n not in (24, 48, 96, 144, 288)
+        or first > 1
+        or [*numbers.values()] != [*range(first, first + n)]
+    ):
         return {}
     if not any(kind_of(c) == "date" and c.is_duplicated().any() for c in table.iter_columns()):
         return {}
@@ -174,7 +169,10 @@ def read_serials(table: Table, time: str) -> Table:
         days = texts.str.replace(",", ".", literal=True).cast(pl.Float64, strict=False)
         known = days.drop_nulls().unique().to_numpy()
         whole = bool((known % 1 == 0).all())
-        if len(known) < 2 or not _are_serials(known) or (whole and not re.search(DATE_NAME, name)):
+        of_minutes = np.abs(known * 24 * 60 - np.rint(known * 24 * 60)) <= 0.08  # Four decimals.
+        are_serials = of_minutes & (known >= SERIALS[0]) & (known < SERIALS[1])
+        dates = re.search(r"(?i)date|datum|fecha|日期", name)
+        if len(known) < 2 or not are_serials.all() or (whole and not dates):
             continue
         written = pl.Series(from_serials(days.to_numpy()).round("min").to_numpy())
         log.info(
@@ -187,13 +185,6 @@ def read_serials(table: Table, time: str) -> Table:
         iso = written.dt.strftime(form)
         table = table.with_columns(iso.zip_with(days.is_not_null(), texts).alias(name))
     return table
-
-
-def _are_serials(days: np.ndarray) -> bool:
-    """Return whether all numbers are days of Excel, of full minutes."""
-    minutes = days * 24 * 60
-    of_minutes = np.abs(minutes - np.rint(minutes)).max() <= OFF
-    return bool(of_minutes and days.min() >= SERIALS[0] and days.max() < SERIALS[1])
 
 
 def fill_labels(table: Table, keys: Container[str]) -> Table:

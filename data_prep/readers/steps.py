@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +32,6 @@ from data_prep.readers.times import read_times
 from data_prep.readers.units import is_level, usual
 
 SHOWN = 5
-RESERVED = ("time", "cell", "lon", "lat")
 
 log = StepLog("steps")
 
@@ -55,7 +54,9 @@ def apply(table: Table, options: TableOptions) -> xr.Dataset:
         log.info(table.origin, f"column {name} has one value for each cell and is kept")
     first = np.unique(cell_at, return_index=True)[1]
     cube = cube if places is None else with_places(cube, *places)
-    return cube.assign_coords({n: ("cell", _of_cells(table[n][first])) for n in properties})
+    of_cells = {n: table[n][first] for n in properties}
+    known = {n: np.array([*v], str) if is_text(v) else v.to_numpy() for n, v in of_cells.items()}
+    return cube.assign_coords({n: ("cell", values) for n, values in known.items()})
 
 
 def from_frame(
@@ -85,10 +86,6 @@ def from_frame(
     columns = [df.iloc[:, i] for i in range(df.shape[1])]
     cells = cell_ids(df.columns, table.origin)
     return _Rows(table, df.index.to_series(), columns, cells, None, options).cube()
-
-
-Readings = tuple[np.ndarray, np.ndarray]
-"""Values of a counter and their times in ns, each `(rows,)`."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +131,11 @@ class _Rows:
             check_steps(axis.shown, axis.at, origin, options.gaps)
         repeat = None if options.of_events else _first_repeat(same)
         if repeat and options.duplicates == "error":
-            twice = _to_read_hour_twice(times, same, zone, options)
-            copies = self._copies(same)
+            again = times[pd.Series(same).duplicated().to_numpy()]
+            twice = zone is None and may_be_shown_twice(again, options.time_zone or None)
+            columns = (column.reset_index(drop=True) for column in self.columns)
+            rows = pd.concat([pd.Series(same), *columns], axis=1, ignore_index=True)
+            copies = rows.duplicated().to_numpy()
             if copies.any() and not twice:
                 return self._without(copies).cube()
             raise self._repeated(repeat, times, same, twice)
@@ -151,23 +151,16 @@ class _Rows:
         log.note(origin, f"{counted(len(axis.steps), 'step')} from {first} to {last}")
         return _make_cube(values, axis, self.cells, self.table, options)
 
-    def _copies(self, same: np.ndarray) -> np.ndarray:
-        """Return which rows repeat the time, cell and values of an earlier one, `(rows,)`."""
-        columns = [pd.Series(same), *(column.reset_index(drop=True) for column in self.columns)]
-        found: np.ndarray = pd.concat(columns, axis=1, ignore_index=True).duplicated().to_numpy()
-        return found
-
     def _without(self, copies: np.ndarray) -> _Rows:
         """Return the rows that are no copies; say how many were left out."""
         n, first = counted(int(copies.sum()), "repeated row"), int(copies.argmax())
         log.warning(self.origin, f"left out {n}, the first in {self.origin.place(first)}")
-        return _Rows(
-            self.table.with_(origin=self.origin.of_rows(np.flatnonzero(~copies))),
-            self.written_times[~copies],
-            [column[~copies] for column in self.columns],
-            self.cells,
-            None if self.cell_at is None else self.cell_at[~copies],
-            self.options,
+        return dataclasses.replace(
+            self,
+            table=self.table.with_(origin=self.origin.of_rows(np.flatnonzero(~copies))),
+            written_times=self.written_times[~copies],
+            columns=[column[~copies] for column in self.columns],
+            cell_at=None if self.cell_at is None else self.cell_at[~copies],
         )
 
     def _repeated(
@@ -175,7 +168,7 @@ class _Rows:
         repeat: tuple[int, int],
         times: pd.DatetimeIndex,
         same: np.ndarray,
-        twice: Words | None,
+        twice: bool,
     ) -> InputError:
         """Return the error for two rows of one time and cell."""
         (first, second), origin = repeat, self.origin
@@ -186,7 +179,12 @@ class _Rows:
             f"{origin.at(second)}: time {', '.join(filter(None, (str(times[first]), where)))} is "
             f"already in {origin.place(first)}, expected one row for each; "
         )
-        return InputError(found, *([twice] if twice else self._ways_to_merge(same)))
+        two_hours = Words(
+            "if they are two hours that a clock shows alike, as daylight saving time ends, pass "
+            "{clock:local} and {time_zone}; else remove one, or pass {duplicates:sum} or "
+            "{duplicates:mean}"
+        )
+        return InputError(found, *([two_hours] if twice else self._ways_to_merge(same)))
 
     def _ways_to_merge(self, same: np.ndarray) -> list[str | Words]:
         """Return advice on rows of one time and cell, which sums and means merge only if few."""
@@ -231,7 +229,9 @@ class _Rows:
         repeated = len(rows) < len(same)
         places = slots[rows] if repeated else slots
         for name, values in self._values():
-            _warn_of_averaged_zeros(values, name, self.table, options)
+            if resampling and resampling.agg == "mean" and not options.zero_is_missing:
+                # They are not seen any more in means.
+                warn_of_speeds_of_0(values, f"{origin.name}: {name}", _unit_of(name, self.table))
             if repeated:
                 values = _place(values, record, len(rows), origin, options, options.duplicates)
             cube[name] = _place(values, places, size, origin, options).reshape(shape)
@@ -240,18 +240,16 @@ class _Rows:
                 gaps = options.allow_gaps
                 cube[name] = resampling.fill(cube[name], n_events, axis, origin, gaps)
             elif resampling:
-                of_cells = (rows[i] for i in self._rows_of_cells(values, rows))
+                seen = _seen(values, options)
+                if self.cell_at is None:
+                    of_cells = (rows[known] for known in seen.T)
+                else:
+                    own = np.where(seen, self.cell_at[rows], -1)
+                    of_cells = (rows[i] for i in _split(own, len(self.cells)))
                 records = ((axis.times[i], axis.at[i]) for i in of_cells)
                 what = origin.name if self.cell_at is None else f"{origin.name}, {name}"
                 cube[name] = resampling.merge_cells(cube[name], records, axis, self.cells, what)
         return cube
-
-    def _rows_of_cells(self, values: np.ndarray, rows: np.ndarray) -> Iterable[np.ndarray]:
-        """Return the records of each cell with a value, of those whose first rows are given."""
-        seen = _seen(values, self.options)
-        if self.cell_at is None:
-            return (np.flatnonzero(known) for known in seen.T)
-        return _split(np.where(seen, self.cell_at[rows], -1), len(self.cells))
 
     def _counters(
         self, axis: TimeAxis
@@ -288,11 +286,6 @@ class _Rows:
         return whole, dataclasses.replace(axis, steps=axis.steps[span])
 
 
-DATE = r"((19|20)\d\d)[-_. ]?(0[1-9]|1[0-2])(?:[-_. ]?([0-3]\d))?"
-DAY_FIRST = r"([0-3]\d)[-_. ]([01]\d)[-_. ]((?:20)?\d\d)"
-"""Patterns of a date in the name of a file, of a day or month."""
-
-
 def _ask_for_files(times: pd.DatetimeIndex, table: Table, options: TableOptions) -> None:
     """Raise an error if files below each other are of one cell, and not named by their dates."""
     origin = table.origin
@@ -322,8 +315,10 @@ def _is_dated(file: str, times: pd.DatetimeIndex) -> bool:
     >>> [_is_dated(f, day) for f in ("a20240510.csv", "10.05.24.csv", "2024-05", "2023-05-10")]
     [True, True, True, False]
     """
-    dates = [(m[1], m[3], m[4]) for m in re.finditer(DATE, file)]
-    for first, second, year in re.findall(DAY_FIRST, file):
+    of_iso = re.finditer(r"((19|20)\d\d)[-_. ]?(0[1-9]|1[0-2])(?:[-_. ]?([0-3]\d))?", file)
+    dates = [(m[1], m[3], m[4]) for m in of_iso]
+    day_first = r"([0-3]\d)[-_. ]([01]\d)[-_. ]((?:20)?\d\d)"
+    for first, second, year in re.findall(day_first, file):
         dates += [(year, second, first), (year, first, second)]
     if not len(times):
         return bool(dates)
@@ -356,24 +351,6 @@ def _first_repeat(at: np.ndarray) -> tuple[int, int] | None:
     return int(order[repeats[0]]), int(order[repeats[0] + 1])
 
 
-def _to_read_hour_twice(
-    times: pd.DatetimeIndex, same: np.ndarray, zone: str | None, options: TableOptions
-) -> Words | None:
-    """Return advice if repeated times may be the hour that a wall clock shows twice, else None.
-
-    `same` `(rows,)` are equal numbers for rows of the same time and cell; `zone` is that of times
-    with an offset.
-    """
-    repeated = times[pd.Series(same).duplicated().to_numpy()]
-    if zone is not None or not may_be_shown_twice(repeated, options.time_zone or None):
-        return None
-    return Words(
-        "if they are two hours that a clock shows alike, as daylight saving time ends, pass "
-        "{clock:local} and {time_zone}; else remove one, or pass {duplicates:sum} or "
-        "{duplicates:mean}"
-    )
-
-
 def _records(same: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the first row of each record, and each row's record; equal numbers are one record."""
     if _first_repeat(same) is None:
@@ -403,8 +380,7 @@ def _place(
     np.add.at(count, at, seen)
     with np.errstate(over="ignore"):  # `write_cube` checks for overflow
         np.add.at(total, at, np.where(seen, values, 0.0))
-    merge = merge or (options.resampling.agg if options.resampling else "")
-    merged = total / np.maximum(count, 1) if merge == "mean" else total
+    merged = total / np.maximum(count, 1) if (merge or options.agg) == "mean" else total
     return np.where(count > 0, merged, np.nan)
 
 
@@ -420,44 +396,9 @@ def _split(cell_at: np.ndarray, n_cells: int) -> list[np.ndarray]:
     return np.split(order, np.searchsorted(cell_at[order], np.arange(n_cells + 1)))[1:-1]
 
 
-def _warn_of_empty(variable: str, cells: np.ndarray, origin: Origin) -> None:
-    """Log the cells without a value, which no model can be trained for."""
-    if not cells.size:
-        return
-    advice = origin.either(
-        Words("{cells}", cells=f"{ALL_BUT}{','.join(map(str, cells[:SHOWN]))}"),
-        f"df.drop(columns={cells[:SHOWN].tolist()})",
-    )
-    shown = f"{counted(cells.size, 'cell')} without a value of {variable}: {some(cells, SHOWN)}"
-    log.warning(origin, f"{shown}; leave out by ", advice)
-
-
-def _warn_of_averaged_zeros(
-    values: np.ndarray, variable: str, table: Table, options: TableOptions
-) -> None:
-    """Log speeds of 0 that are going to be part of means, where they are not seen any more."""
-    averaged = options.resampling is not None and options.resampling.agg == "mean"
-    if averaged and not options.zero_is_missing:
-        name = f"{table.origin.name}: {variable}"
-        warn_of_speeds_of_0(values, name, _unit_of(variable, table))
-
-
 def _unit_of(variable: str, table: Table) -> str:
     """Return the unit of a variable in its usual spelling, `"1"` for none."""
     return usual(table.units.get(variable, "1"))
-
-
-def _warn_of_summed_levels(variables: Sequence[str], table: Table, options: TableOptions) -> None:
-    """Log the variables that an option adds up, and that are likely levels such as speeds."""
-    levels = [v for v in variables if is_level(v, _unit_of(v, table))]
-    summed = options.resampling is not None and options.resampling.agg == "sum"
-    if levels and (summed or options.duplicates == "sum"):
-        log.warning(
-            table.origin,
-            f"sums of {some(levels, SHOWN)}, which are likely levels or rates; prepare "
-            "these apart, with ",
-            Words("{agg:mean}") if summed else Words("{duplicates:mean}"),
-        )
 
 
 def _make_cube(
@@ -467,8 +408,8 @@ def _make_cube(
     table: Table,
     options: TableOptions,
 ) -> xr.Dataset:
-    odd = [n for n in values if not n.isprintable() or n in ("", *RESERVED) or "/" in n]
-    if odd:
+    reserved = ("", "time", "cell", "lon", "lat")
+    if odd := [n for n in values if not n.isprintable() or n in reserved or "/" in n]:
         raise InputError(
             f"{table.origin.name}: a variable cannot be named {odd[0]!r} (nor hold a '/'); ",
             Words("rename it or choose columns with {values}"),
@@ -482,9 +423,22 @@ def _make_cube(
         )
     if empty := [variable for variable, cells_seen in seen.items() if not cells_seen.any()]:
         log.warning(table.origin, f"without a value in any cell: {some(empty, 6)}")
-    for variable in (v for v in values if v not in empty):
-        _warn_of_empty(variable, cells[~seen[variable]], table.origin)
-    _warn_of_summed_levels(list(values), table, options)
+    for variable in (v for v in values if v not in empty and not seen[v].all()):
+        absent = cells[~seen[variable]]  # No model can be trained for them.
+        advice = table.origin.either(
+            Words("{cells}", cells=f"{ALL_BUT}{','.join(map(str, absent[:SHOWN]))}"),
+            f"df.drop(columns={absent[:SHOWN].tolist()})",
+        )
+        shown = f"{counted(absent.size, 'cell')} without a value of {variable}"
+        log.warning(table.origin, f"{shown}: {some(absent, SHOWN)}; leave out by ", advice)
+    levels = [v for v in values if is_level(v, _unit_of(v, table))]
+    if levels and "sum" in (options.agg, options.duplicates):
+        log.warning(
+            table.origin,
+            f"sums of {some(levels, SHOWN)}, which are likely levels or rates; prepare "
+            "these apart, with ",
+            Words("{agg:mean}" if options.agg == "sum" else "{duplicates:mean}"),
+        )
     if options.resampling:
         options.resampling.report(values, table.origin.name)
     return make_cube(
@@ -498,8 +452,3 @@ def _make_cube(
         clock=axis.clock,
         zero_is_missing=options.zero_is_missing,
     )
-
-
-def _of_cells(values: pl.Series) -> np.ndarray:
-    """Return a property of each cell, `(cells,)`, as text or numbers."""
-    return np.array(values.to_list(), str) if is_text(values) else values.to_numpy()

@@ -16,9 +16,6 @@ from data_prep.readers.origin import Origin
 Codes = tuple[np.ndarray, list[Any]]
 """The number of each value of a column among its different ones, `(rows,)`, and these."""
 
-MOST_CODES = 2**62
-"""Largest number of different rows that fits into an integer."""
-
 
 @dataclass(frozen=True)
 class Table:
@@ -131,7 +128,7 @@ class Table:
         for name in names:
             codes, known = self.codes(name)
             n *= len(known) + 1
-            if n > MOST_CODES:
+            if n > 2**62:  # They would not fit into an integer.
                 return self.columns.select(names).n_unique()
             together = together * (len(known) + 1) + codes
         return len(pd.unique(together))

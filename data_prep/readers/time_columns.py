@@ -65,7 +65,11 @@ def apply(table: Table, options: TableOptions) -> Table:
         raise InputError(found, named_so, *_to_count(table, options))
     first = next(iter(table[table.time]), "")
     log.note(table.origin, f"column {table.time!r}, first {first}")
-    return table.deciding(time_format=options.time_format or _format_of_dates(table))
+    form, is_text = options.time_format, table[table.time].dtype == pl.String
+    if not form and is_text and not re.match(r"\d{4}-", str(first)):  # ISO 8601 has one reading.
+        known = date_formats(table.codes(table.time)[1])
+        form = known[0][1] if len(known) == 1 else ""
+    return table.deciding(time_format=form)
 
 
 def _to_count(table: Table, options: TableOptions) -> list[str | Words]:
@@ -106,15 +110,6 @@ def _ask_for_cells(table: Table, options: TableOptions) -> None:
                     no_header=True,
                 ),
             )
-
-
-def _format_of_dates(table: Table) -> str:
-    """Return the only format of dates as text, of which a short later table may allow two."""
-    texts = table.codes(table.time)[1] if table[table.time].dtype == pl.String else []
-    if not texts or re.match(r"\d{4}-", texts[0]):
-        return ""  # ISO 8601 has one reading.
-    known = date_formats(texts)
-    return known[0][1] if len(known) == 1 else ""
 
 
 def _set_times(table: Table, options: TableOptions) -> Table:
@@ -217,7 +212,8 @@ def find_times(table: Table, options: TableOptions) -> list[str]:
         dates = named(columns, TIMES) or dates
         found = _earlier(table, dates)
     if len(found) > 1 and kinds[found[-1]] == "hour":
-        found += _minutes(table)
+        minutes = [c for c in named(columns, MINUTES) if _are_within(table[c], 0, 59)]
+        found += minutes if len(minutes) == 1 else []
     if not found and len(usual or dates) > 1:
         unclear = usual or dates
         clocks = named(unclear, HOURS)
@@ -249,12 +245,6 @@ def _ends_steps(column: pl.Series) -> bool:
     if re.search(r"(?i)(^|[^a-z])(end|ending|ende|fin)([^a-z]|$)", column.name):
         return True
     return _are_within(column, 1, 24) and bool(column.head(SEEN).cast(pl.String).eq("24").any())
-
-
-def _minutes(table: Table) -> list[str]:
-    """Return the column of minutes of an hour, if there is one."""
-    found = [c for c in named(table.names, MINUTES) if _are_within(table[c], 0, 59)]
-    return found if len(found) == 1 else []
 
 
 def _date_parts(table: Table) -> list[str]:
@@ -321,7 +311,9 @@ def join_times(table: Table) -> Table:
         return table
     parts = [table[name] for name in times]
     if len(times) > 3 or (len(times) == 3 and kind_of(parts[0]) != "date"):
-        day, clock = _joined_date(parts[:3]), parts[3:]
+        (year, month, day), clock = map(_whole, parts[:3]), parts[3:]
+        named_so = not month.str.contains(r"^\d*$").all()
+        day = day + " " + month + " " + year if named_so else year + "-" + month + "-" + day
     else:
         day, clock = _date(parts[0]), parts[1:]
     joined = day + " " + _clock(clock) if clock else day
@@ -344,14 +336,6 @@ def _whole(numbers: pl.Series) -> pl.Series:
     """Return whole numbers as text of two digits or more; other texts stay."""
     texts = numbers.cast(pl.String).str.strip_chars().str.replace(r"\.0+$", "")
     return texts.str.replace(r"^(\d)$", "0$1")
-
-
-def _joined_date(parts: Sequence[pl.Series]) -> pl.Series:
-    """Return dates as text, of years, months, which may be named, and days."""
-    year, month, day = map(_whole, parts)
-    if month.str.contains(r"^\d*$").all():
-        return year + "-" + month + "-" + day
-    return day + " " + month + " " + year
 
 
 def _clock(parts: Sequence[pl.Series]) -> pl.Series:

@@ -24,21 +24,12 @@ CLOCKS = get_args(Clock)
 
 # The years 1985 to 2030 in seconds; outside them digits may be a date such as 2031010100.
 EPOCH_SECONDS = (5e8, 1.9e9)
-BYTES_PER_STEP = 64  # memory of a time axis, including its index
 YEARS = (1985, 2030)
 SERIALS = (31_048, 47_849)
 """These years in days since 1899-12-30, as Excel stores times."""
 
-EXCEL = "excel"
-"""Format of times that are such days."""
-
 ORDERS = {"day/month/year": "dayfirst", "month/day/year": "monthfirst"}
 DIGITS = {8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
-
-ISO_AND_ZONE = r"\d{4}-\d\d-\d\d([ T])\d\d:\d\d(:\d\d)?( ?[A-Z]{3,4})"
-DATE_OF_UNIX = r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d ([A-Z]{3,4}) \d{4}"
-"""Patterns of a time with the name of a zone, which may mean one offset or a wall clock; the second
-is that of the program `date` and of Java's `Date`."""
 
 NUMBER = r"\d+(\.\d+)?"
 COMPACT = r"^(\d{4})(\d\d)(\d\d)[T. ]?(\d\d)(\d\d)(\d\d)?(Z|[+-]\d\d:?\d\d)$"
@@ -188,7 +179,8 @@ def _from_text(texts: pd.Series, origin: Origin) -> pd.DatetimeIndex:
     if _are_spans(texts):
         texts = texts.str.replace(SPAN, r"\1", regex=True)
     if re.match(COMPACT, first) and texts.str.fullmatch(COMPACT).all():
-        texts = texts.str.replace(COMPACT, _with_marks, regex=True)
+        texts = texts.str.replace(COMPACT, r"\1-\2-\3T\4:\5:\6\7", regex=True)
+        texts = texts.str.replace(r":(?=Z|[+-])", ":00", regex=True)
     offset = texts.str.contains(OFFSET, regex=True).to_numpy(dtype=bool)
     if offset.any() and not offset.all():
         row = int(np.argmax(offset != offset[0]))
@@ -199,11 +191,6 @@ def _from_text(texts: pd.Series, origin: Origin) -> pd.DatetimeIndex:
     times = pd.to_datetime(texts, format="ISO8601", errors="coerce", utc=bool(offset.all()))
     wrong = np.flatnonzero(times.isna())
     return pd.DatetimeIndex(times) if not wrong.size else _in_only_order(texts, wrong, origin)
-
-
-def _with_marks(time: re.Match[str]) -> str:
-    year, month, day, hour, minute, second, offset = time.groups()
-    return f"{year}-{month}-{day}T{hour}:{minute}:{second or '00'}{offset}"
 
 
 def _are_spans(texts: pd.Series) -> bool:
@@ -278,7 +265,10 @@ def _ask_for_order(
         raise InputError(f"{found}: day and month cannot be told apart; ", advice)
     example = "%d %b %Y %H:%M"
     option = "{time_format}"
-    of_iso, of_unix = (re.fullmatch(p, texts.iloc[wrong]) for p in (ISO_AND_ZONE, DATE_OF_UNIX))
+    # The name of a zone may mean one offset or a wall clock; Java writes the second form.
+    iso_and_zone = r"\d{4}-\d\d-\d\d([ T])\d\d:\d\d(:\d\d)?( ?[A-Z]{3,4})"
+    of_java = r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d ([A-Z]{3,4}) \d{4}"
+    of_iso, of_unix = (re.fullmatch(p, texts.iloc[wrong]) for p in (iso_and_zone, of_java))
     if of_iso:
         example = f"%Y-%m-%d{of_iso[1]}%H:%M{':%S' * bool(of_iso[2])}{of_iso[3]}"
     elif of_unix:
@@ -303,7 +293,7 @@ def from_serials(days: np.ndarray) -> pd.DatetimeIndex:
 def parse_times(texts: pd.Series, time_format: str, origin: Origin) -> pd.DatetimeIndex:
     """Parse texts `(rows,)` in a format of strptime, `"dayfirst"`, `"monthfirst"` or `"excel"`."""
     form = time_format
-    if form == EXCEL:
+    if form == "excel":
         days = pd.to_numeric(texts.str.replace(",", "."), errors="coerce").to_numpy(dtype=float)
         return from_serials(days) if np.isfinite(days).all() else _from_text(texts, origin)
     later = pd.TimedeltaIndex(np.zeros(len(texts), dtype="timedelta64[ns]"))
@@ -371,7 +361,11 @@ def regular_steps(
     length = usual_step(unique) if step is None else step
     uneven = np.flatnonzero(gaps % length.to_timedelta64())
     if uneven.size:
-        _refuse_months(unique, name)
+        months = np.diff(12 * unique.year + unique.month)
+        same = len(set(unique.day)) == 1 or bool(unique.is_month_end.all())
+        if same and len(set(unique.time)) == 1 and months.min() > 0:
+            what = "month" if (months % 12).any() else "year"
+            raise of_unequal(f"{name}: its records are a {what} or more apart, and", what)
         i = int(uneven[0])
         raise InputError(
             f"{name}: time steps are not even: {unique[i]} to {unique[i + 1]} is "
@@ -380,18 +374,9 @@ def regular_steps(
             *_to_even(gaps, uneven, length),
         )
     n_steps = int((unique[-1] - unique[0]) // length) + 1
-    check_size(BYTES_PER_STEP * n_steps, f"{name}: an axis of {n_steps} time steps")
+    check_size(64 * n_steps, f"{name}: an axis of {n_steps} time steps")  # Its index included.
     axis = pd.date_range(unique[0], unique[-1], freq=length)
     return axis, axis.get_indexer(times)
-
-
-def _refuse_months(unique: pd.DatetimeIndex, name: str) -> None:
-    """Refuse records of months or years, which are not equally long."""
-    months = np.diff(12 * unique.year + unique.month)
-    same = len(set(unique.day)) == 1 or bool(unique.is_month_end.all())
-    if same and len(set(unique.time)) == 1 and months.min() > 0:
-        what = "year" if not (months % 12).any() else "month"
-        raise of_unequal(f"{name}: its records are a {what} or more apart, and", what)
 
 
 def of_unequal(found: str, what: str) -> InputError:

@@ -34,9 +34,6 @@ from data_prep.sets.roads.sensors import locate, read_adjacency, read_locations
 
 STEP = pd.Timedelta("5min")
 
-DAY = 288
-"""Rows to read at a time if only some columns are wanted."""
-
 _SENSORS = (
     "https://raw.githubusercontent.com/liyaguang/DCRNN/602afd9d767d3aa1c9b3eac51710d6aeee12c227/"
     "data/sensor_graph"
@@ -51,7 +48,12 @@ def read_frame(path: Path, year: int, cells: np.ndarray | None = None) -> pd.Dat
     """
     remedy = "give the published .h5 file, or download it again"
     with open_hdf5(path, "as a pandas HDF5 frame", remedy) as file:
-        group = _find_speeds(file, path.name)
+        group = find_frame(file, path.name)
+        if (blocks := int(group.attrs.get("nblocks", 1))) != 1:
+            raise InputError(
+                f"{path.name}: the frame has columns of {blocks} types, expected speeds only; save "
+                "it with DataFrame.astype(float).to_hdf(path, key='df')"
+            )
         # block0_items labels the values; pandas may order the frame's axis0 differently.
         columns, values = group["axis0"], group["block0_values"]
         items = group.get("block0_items", columns)
@@ -83,22 +85,12 @@ def _read_columns(values: h5py.Dataset, at: Sequence[int], path: Path) -> np.nda
     """Read some columns `(time, column)`, a day at a time: the file may be larger than memory."""
     what = f"{path.name}: {len(at)} columns of {values.name}"
     check_expansion(NUMBER * len(values) * len(at), path, what)
-    check_expansion(NUMBER * DAY * values.shape[1], path, f"{path.name}: a day of {values.name}")
+    day = 288
+    check_expansion(NUMBER * day * values.shape[1], path, f"{path.name}: a day of {values.name}")
     chosen = np.empty((len(values), len(at)), values.dtype)
-    for start in range(0, len(values), DAY):
-        chosen[start : start + DAY] = values[start : start + DAY][:, at]
+    for start in range(0, len(values), day):
+        chosen[start : start + day] = values[start : start + day][:, at]
     return chosen
-
-
-def _find_speeds(file: h5py.File, name: str) -> h5py.Group:
-    group = find_frame(file, name)
-    blocks = int(group.attrs.get("nblocks", 1))
-    if blocks != 1:
-        raise InputError(
-            f"{name}: the frame has columns of {blocks} types, expected speeds only; save it with "
-            "DataFrame.astype(float).to_hdf(path, key='df')"
-        )
-    return group
 
 
 def _read_times(axis: h5py.Dataset, year: int, name: str) -> pd.DatetimeIndex:

@@ -138,7 +138,7 @@ def _find_years(raw: Path, years: str) -> dict[Path, int]:
 def _read_sensors(path: Path, subset: str) -> tuple[pd.DataFrame, np.ndarray]:
     """Return the rows of a sub-set in the table of all sensors, and their positions in it."""
     table, origin = read_table(path, text_columns=("ID",))
-    require_columns(table, ("ID", "Lat", "Lng", "District"), origin)
+    require_columns([*table], ("ID", "Lat", "Lng", "District"), origin)
     districts = {"SD": [11], "GBA": [4], "GLA": [7, 8, 12], "CA": []}[subset]
     chosen = table["District"].isin(districts) | (not districts)
     at = np.flatnonzero(chosen)

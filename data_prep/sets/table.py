@@ -37,7 +37,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -68,14 +67,8 @@ def read(raw: Path | pd.DataFrame, **options: Any) -> xr.Dataset:
     Raises:
         InputError: if the table is invalid or an option is needed; names the file and the line.
     """
-    if not isinstance(raw, pd.DataFrame):
-        _warn_of_published(tables_in(raw := Path(raw))[0])
-    return reading.read(raw, TableOptions(**options))
-
-
-def _warn_of_published(files: Sequence[Path]) -> None:
-    """Log files that are named like records of detectors with marks that no table tells."""
-    for known in (MetrLA, PemsBay):
+    files = [] if isinstance(raw, pd.DataFrame) else tables_in(raw := Path(raw))[0]
+    for known in (MetrLA, PemsBay):  # Their marks of missing values are in no table.
         if found := [file.name for file in files if file.name.lower() in known.records]:
             log.warning(
                 "%s: named like the records of %s, in which 0 means missing and times are those of "
@@ -84,6 +77,7 @@ def _warn_of_published(files: Sequence[Path]) -> None:
                 known.title,
                 known.name,
             )
+    return reading.read(raw, TableOptions(**options))
 
 
 prepare = partial(write_read, read)

@@ -80,7 +80,14 @@ class Tgcn(CubeReader):
         path = common.find_records(raw, (name,))
         adjacency = common.given_or_beside(adjacency, path, (f"{cls.prefix}_adj.csv",))
         locations = common.given_or_beside(locations, path, ("graph_sensor_locations.csv",))
-        frame = common.average(cls._read_frame(path), length, zero_is_missing=zero_is_missing)
+        df, origin = read_table(path)
+        if df.empty:
+            raise InputError(f"{path.name}: no row of speeds; download it again")
+        values = np.column_stack([numbers(df[column], origin) for column in df.columns])
+        times = pd.date_range(cls.start, periods=len(values), freq=cls.step)
+        frame = pd.DataFrame(values, index=times, columns=df.columns.astype(str))
+        common.check_readings(frame, path.name, "speed", "numbers")
+        frame = common.average(frame, length, zero_is_missing=zero_is_missing)
         cells = frame.columns.to_numpy(dtype=str)
         if adjacency:
             refuse_pickle(adjacency)
@@ -96,17 +103,6 @@ class Tgcn(CubeReader):
             zero_is_missing=zero_is_missing,
             long_names={"speed": cls.long_name},
         )
-
-    @classmethod
-    def _read_frame(cls, path: Path) -> pd.DataFrame:
-        df, origin = read_table(path)
-        if df.empty:
-            raise InputError(f"{path.name}: no row of speeds; download it again")
-        values = np.column_stack([numbers(df[column], origin) for column in df.columns])
-        times = pd.date_range(cls.start, periods=len(values), freq=cls.step)
-        frame = pd.DataFrame(values, index=times, columns=df.columns.astype(str))
-        common.check_readings(frame, path.name, "speed", "numbers")
-        return frame
 
 
 class LosLoop(Tgcn):

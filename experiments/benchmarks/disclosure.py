@@ -36,11 +36,14 @@ from experiments.benchmarks.unrolled import inverted
 from stforecast.bench.tables import markdown
 from stforecast.federated.core.state import generator
 from stforecast.methods import METHODS
-from stforecast.methods.fedlean import calendar_basis, n_cycles, symmetric
+from stforecast.methods.fedlean import HOURS, FedLean, calendar_basis, n_cycles, symmetric
 from vision.methods import METHODS as OF_IMAGES
 
 RUNS, QUICK = ((14, 1), (28, 24), (62, 24)), ((14, 1),)
 """Days of records and steps ahead."""
+
+OF_WEEK = ((20, 1),)
+"""Further runs of the attack on mean weeks: of each time of day, one weekday has one target."""
 
 SUMMED = (3, 9, 25, 30)
 """Cells of a sum: of one node, or of three or ten nodes under secure aggregation."""
@@ -52,6 +55,7 @@ ALL = {**METHODS, **OF_IMAGES}
 
 SENDS = {
     "fedlean": "mean products of inputs and targets, then a network",
+    "fedlean, only its mean week": "the mean of each hour of the week",
     "fedtrees": "sums of products, counts and histograms",
     "protoridge": "mean windows of groups",
     "fedda": "mean windows of a week, then a network",
@@ -62,7 +66,7 @@ SENDS = {
     "fedpm": "a codebook, and how often each entry was used",
     "pfpl": "mean features of classes",
 }
-"""Attacked methods, and their uploads in words."""
+"""Attacked methods, with their settings if these change it, and their uploads in words."""
 
 ONE_BATCH = {"optimizer": "sgd", "batch_size": 4096, "drop_last": False}
 """Settings with which an upload is a single gradient."""
@@ -129,7 +133,7 @@ def disclosure(results: Results, *data: Path, quick: bool = False) -> str:
                     about = about_of(path, days, horizon, how)
                     results.add(*rows_of(attacks(victims, method, how), method, about))
         for path in () if quick else data[:1]:
-            for rows in (rows_of_few, rows_of_rotation, inverted_rows):
+            for rows in (rows_of_week, rows_of_few, rows_of_rotation, inverted_rows):
                 for row in rows(path):
                     results.add(row)
     return disclosure_table(pd.DataFrame(results.rows))
@@ -147,6 +151,15 @@ def rows_of(
             **measured, **{f"guess {name}": value for name, value in guessed.items()},
             "verdict": verdict(measured, guessed),
         }  # fmt: skip
+
+
+def rows_of_week(path: Path) -> Iterator[dict[str, Any]]:
+    """Return the rows of the attack on mean weeks."""
+    for days, horizon in (*RUNS, *OF_WEEK):
+        table = hourly_table(path).iloc[: 24 * days, : max(SUMMED)]
+        victims = Victims.of(table, "fedlean", horizon)
+        about = about_of(path, days, horizon, "equations", "only its mean week")
+        yield from rows_of(of_groups(victims, by_mean_week), "fedlean", about)
 
 
 def rows_of_few(path: Path) -> Iterator[dict[str, Any]]:
@@ -219,16 +232,24 @@ def verdict(found: Mapping[str, float], guess: Mapping[str, float]) -> str:
 
 def attacks(victims: Victims, method: str, how: str) -> Iterator[Attack]:
     """Attack the cells' uploads, and their sums where the server needs no more."""
-    truth = victims.readings
-    guess = weekly_guess(truth)
     if method in MEANS:
+        truth, guess = victims.readings, weekly_guess(victims.readings)
         found = MEANS[method][how](victims, guess)
         yield ("plain", 1), ("cell", Found(found, truth[:, :3], guess[:, :3]))
         return
+    yield from of_groups(victims, by_products)
+
+
+def of_groups(
+    victims: Victims, solve: Callable[[Victims, Sequence[Sequence[int]], Tensor], Tensor]
+) -> Iterator[Attack]:
+    """Attack the uploads of three cells, and the sums of more, by a function as `by_products`."""
+    truth = victims.readings
+    guess = weekly_guess(truth)
     sizes = [n for n in SUMMED if n <= truth.shape[1]]
     groups = [*([i] for i in range(3)), *(list(range(n)) for n in sizes)]
     guesses = torch.stack([guess[:, group].mean(1) for group in groups], dim=1)
-    means = mean_readings([products_of(victims, group) for group in groups], guesses)
+    means = solve(victims, groups, guesses)
     yield ("plain", 1), ("cell", Found(means[:, :3], truth[:, :3], guess[:, :3]))
     for place, cells in enumerate(sizes, start=3):
         mean, mean_guess = means[:, [place]], guesses[:, [place]]
@@ -236,6 +257,36 @@ def attacks(victims: Victims, method: str, how: str) -> Iterator[Attack]:
         yield ("sum", cells), ("cell", Found(each, truth[:, :cells], guess[:, :cells]))
         whole = truth[:, :cells].mean(1, keepdim=True)
         yield ("sum", cells), ("sum", Found(mean, whole, mean_guess))
+
+
+def by_products(victims: Victims, groups: Sequence[Sequence[int]], guesses: Tensor) -> Tensor:
+    """Solve for the mean reading of each group from the sum of its cells' products.
+
+    Args:
+        victims: the cells.
+        groups: positions of the cells of each.
+        guesses: `(readings, groups)`.
+
+    Returns:
+        `(readings, groups)`.
+    """
+    return mean_readings([products_of(victims, group) for group in groups], guesses)
+
+
+def by_mean_week(victims: Victims, groups: Sequence[Sequence[int]], guesses: Tensor) -> Tensor:
+    """Solve as `by_products`, but from the sum of the cells' mean weeks.
+
+    The attacker knows which readings each hour adds up, and that z-scores have the mean 0.
+    """
+    n, parts, method = len(victims.readings), [], victims.method
+    assert isinstance(method, FedLean)
+    for some in torch.eye(n, dtype=torch.float64).split(64):
+        data = victims.with_values(torch.zeros(len(some), dtype=torch.long), some.mT)
+        parts.append(method.mean_week(data))
+    equations = torch.cat([torch.cat(parts).mT, victims.in_mean[None]])
+    weeks = torch.stack([victims.sent[HOURS][group].double().mean(0) for group in groups], dim=1)
+    values = torch.cat([weeks, torch.zeros(1, len(groups))])
+    return solved(equations, values, guesses)
 
 
 def each_of_few(victims: Victims, guess: Tensor, cells: int = FEW) -> Found:
@@ -248,7 +299,7 @@ def each_of_few(victims: Victims, guess: Tensor, cells: int = FEW) -> Found:
     return Found(in_order(found, truth), truth, guess[:, :cells])
 
 
-def products_of(victims: Victims, cells: list[int]) -> Products:
+def products_of(victims: Victims, cells: Sequence[int]) -> Products:
     """Return what the attacker knows of the summed products of some cells."""
     inputs, window, upload = victims.inputs, victims.data.window, victims.sent
     relative, n = "products" in upload, len(victims.inputs.newest)
@@ -269,11 +320,10 @@ def products_of(victims: Victims, cells: list[int]) -> Products:
     u, s, v = torch.linalg.svd(weights / n, full_matrices=False)
     rank = int((s > 1e-8 * s[0]).sum())
     linear = whole[known][:, wanted].mT @ (v[:rank].mT / s[:rank])
-    scaled = torch.zeros(inputs.n, dtype=torch.float64)
-    scaled[victims.data.split.fit] = 1
-    scaled /= scaled.sum()
     quadratic = whole[free][:, wanted]
-    return Products(inputs, relative, u[:, :rank].mT, linear, quadratic, scaled, len(cells))
+    return Products(
+        inputs, relative, u[:, :rank].mT, linear, quadratic, victims.in_mean, len(cells)
+    )
 
 
 def by_weeks(victims: Victims, guess: Tensor) -> Tensor:
@@ -313,7 +363,7 @@ def disclosure_table(rows: pd.DataFrame) -> str:
         table.append(
             {
                 "method": ", ".join([f"`{method}`", *filter(None, [settings])]),
-                "sends first": SENDS[method],
+                "sends first": SENDS.get(f"{method}, {settings}", SENDS[method]),
                 "plain upload of a cell": worst(own[own["upload"] == "plain"]),
                 "each cell, from a sum": by_count(own[own["upload"] == "sum"])
                 or ("not attacked" if ALL[method].sends.sums != "none" else "cannot be summed"),

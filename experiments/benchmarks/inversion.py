@@ -121,6 +121,13 @@ class Victims(Senders):
         last = int(self.data.split.train[-1]) + self.data.window.horizon
         return torch.from_numpy(self.data.z[:last]).double()
 
+    @cached_property
+    def in_mean(self) -> Tensor:
+        """Weights of the readings in the mean that z-scores have subtracted, `(steps,)`."""
+        weights = torch.zeros(self.inputs.n, dtype=torch.float64)
+        weights[self.data.split.fit] = 1
+        return weights / weights.sum()
+
     def with_values(self, ids: Tensor, values: Tensor) -> ClientData:
         """Return the training samples of some cells with other readings, `(steps, cells)`."""
         of, rest = self.inputs, self.samples.take(ids)

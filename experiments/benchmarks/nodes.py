@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 import psutil
@@ -32,9 +32,6 @@ from stforecast.forecasting.config import resolve
 CLIENTS, DAYS = 4, 10
 """Clients of a node, and days of the city."""
 
-VARIANTS = {"a process a message": "--no-worker", "a worker that stays": "--worker"}
-"""Option of `stforecast node` of each variant."""
-
 PATIENCE = Patience(start=3000, answer=600)
 
 POLL = 1.0
@@ -42,7 +39,6 @@ POLL = 1.0
 
 NODES = {
     "nodes": ("nodes", ""),
-    "variant": ("answers from", ""),
     "start": ("start-up s", ".0f"),
     "round": ("s a round", ".1f"),
     "cpu_of_message": ("CPU s a message", ".2f"),
@@ -73,33 +69,28 @@ def nodes(
     nodes: int = 50,
     rounds: int = 4,
     method: str = "fedavg",
-    only: Literal["", "worker", "no-worker"] = "",
 ) -> str:
     """Measure a federation of many SuperNodes on this machine; needs the extra flower.
 
-    Each node has four clients of an invented city and is started by `stforecast node`: once with a
-    worker that stays, and once with `--no-worker`, where Flower's process of each message imports
-    torch again. Both train the same run. Start-up lasts until all clients are connected; a round's
-    seconds and bytes are the server's own. Processor time counts all processes from the second
-    round on, by message and node. Memory is the proportional set size after the last round, in
-    which pages that processes share count once. All processes are stopped at the end.
+    Each node has four clients of an invented city and is started by `stforecast node`. Start-up
+    lasts until all clients are connected; a round's seconds and bytes are the server's own.
+    Processor time counts all processes from the second round on, by message and node. Memory is the
+    proportional set size after the last round, in which pages that processes share count once. All
+    processes are stopped at the end.
 
     The SuperLink keeps its state in memory. With some eight nodes on one machine, its SQLite file
     was locked for longer than the five seconds that Flower 1.41 waits, and messages were lost.
 
     Args:
-        results: gets what each variant took.
+        results: gets what the federation took.
         nodes: number of nodes.
         rounds: number of rounds.
         method: method of the run.
-        only: one of both variants.
     """
-    chosen = {name: o for name, o in VARIANTS.items() if only in ("", o[2:])}
-    results.about |= {"clients": CLIENTS, "cores": psutil.cpu_count(), "variants": {}}
     with cubes_of(nodes, CLIENTS, DAYS) as cubes:
-        for variant, option in chosen.items():
-            results.about["variants"][variant] = measure_nodes(option, cubes, rounds, method)
-            results.add()
+        measured = measure_nodes(cubes, rounds, method)
+    results.about |= {"clients": CLIENTS, "cores": psutil.cpu_count(), **measured}
+    results.add()
     return table_of_nodes([results.about])
 
 
@@ -141,7 +132,7 @@ def secure_sum(
     return secure_table(results.rows)
 
 
-def measure_nodes(option: str, cubes: list[Path], rounds: int, method: str) -> dict[str, Any]:
+def measure_nodes(cubes: list[Path], rounds: int, method: str) -> dict[str, Any]:
     """Run the federation once and return what it took."""
     with tempfile.TemporaryDirectory() as name:
         out = Path(name)
@@ -151,9 +142,7 @@ def measure_nodes(option: str, cubes: list[Path], rounds: int, method: str) -> d
         with LocalFlower(out / "logs", keeps=False, poll=POLL) as flower:
             start = time.perf_counter()
             for i, cube in enumerate(cubes):
-                flower.start_node(
-                    f"node-{i}", cube, CLIENTS * i, f"--out={out / f'node-{i}'}", option
-                )
+                flower.start_node(f"node-{i}", cube, CLIENTS * i, f"--out={out / f'node-{i}'}")
             number = flower.run(app)
             began = time.time() - (time.perf_counter() - start)
             pids = {name: p.pid for name, p in flower.running.items()}
@@ -182,10 +171,7 @@ def measure_nodes(option: str, cubes: list[Path], rounds: int, method: str) -> d
 def table_of_nodes(measured: Iterable[Mapping[str, Any]]) -> str:
     """Tabulate the measurements of several numbers of nodes."""
     rows = [
-        {**r, "nodes": results["nodes"], "variant": variant}
-        | {f"kb_{way}": r[f"bytes_{way}"] / 1e3 for way in ("down", "up")}
-        for results in measured
-        for variant, r in results["variants"].items()
+        {**r} | {f"kb_{way}": r[f"bytes_{way}"] / 1e3 for way in ("down", "up")} for r in measured
     ]
     return frame.table(rows, NODES)
 

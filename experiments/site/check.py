@@ -15,7 +15,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from data_prep.base.errors import InputError
 from experiments.site.measured import RESULTS, Benchmark, Row, benchmarks_of, read_folder
@@ -30,22 +29,11 @@ FILES = Path(os.environ.get("STFORECAST_DATA", ROOT.parent / "shared" / "data"))
 MOST_SECONDS = 50
 """Seconds that a row may have taken when the page was made."""
 
-COMPARED = ("MSE", "coverage", "width", "last round")
-
 TOLERANCE = 0.01
 """Largest relative change of a number that is no change of the page."""
 
 PREPARED = re.compile(r"(\S+\.nc) \S*\s?by `([^`]+)`")
 """Cube and command in a benchmark's fact on its data."""
-
-
-class Repeatable(NamedTuple):
-    """A row of a page, whether the page is about another, its seconds, and its benchmark."""
-
-    is_other: bool
-    seconds: float
-    benchmark: Benchmark
-    row: Row
 
 
 def check_page(name: str, folder: Path) -> str:
@@ -54,7 +42,7 @@ def check_page(name: str, folder: Path) -> str:
     Raises:
         InputError: if a number differs by more than `TOLERANCE`.
     """
-    cheap = [found for found in repeatable(name) if found.seconds <= MOST_SECONDS]
+    cheap = [found for found in repeatable(name) if found[1] <= MOST_SECONDS]
     if not cheap:
         return f"{name}: skipped, no row of {MOST_SECONDS} s has config, data and the same code"
     *_, benchmark, row = min(cheap, key=lambda found: found[:2])
@@ -67,21 +55,20 @@ def check_page(name: str, folder: Path) -> str:
     of_row = {key: row[key] for key in ("data", "method")}
     rows = read_folder(folder / "out").tables["methods"]
     again = next(r for r in rows if of_row.items() <= r.items())
-    pairs = {n: (row[n], again[n]) for n in COMPARED if n in row and n in again}
-    where = f"{name}: {row['method']} on {row['data']}"
-    for number, (then, now) in pairs.items():
+    where, found = f"{name}: {row['method']} on {row['data']}", []
+    for number in {"MSE", "coverage", "width", "last round"} & row.keys() & again.keys():
+        then, now = row[number], again[number]
+        found.append(f"{number} {now:.4g} of {then:.4g}")
         if abs(now - then) > TOLERANCE * abs(then):
             raise InputError(
                 f"{where}: {number} is {now:.4g}, on the page {then:.4g}; make the benchmark again "
                 f"({benchmark.about['command']})"
             )
-    return f"{where}: " + ", ".join(
-        f"{n} {now:.4g} of {then:.4g}" for n, (then, now) in pairs.items()
-    )
+    return f"{where}: {', '.join(sorted(found))}"
 
 
-def repeatable(name: str) -> Iterator[Repeatable]:
-    """Yield the rows of a page that can be repeated here, with the seconds that they took."""
+def repeatable(name: str) -> Iterator[tuple[bool, float, Benchmark, Row]]:
+    """Yield whether the page is about another row, the seconds, and each row to repeat here."""
     for benchmark in benchmarks_of(RESULTS / f"{name}.md").values():
         words, facts = shlex.split(benchmark.about["command"]), benchmark.about["facts"]
         cubes = {cube for cube, _ in PREPARED.findall(facts.get("data", ""))}
@@ -102,7 +89,7 @@ def repeatable(name: str) -> Iterator[Repeatable]:
             seconds = float(row.get("train s") or row.get("seconds") or mean)
             other = row.get("reference", row["method"]) != row["method"]
             if seconds > 0.1 and ("train s" in row or not other):  # Else it learns nothing.
-                yield Repeatable(other, seconds * row["runs"], benchmark, row)
+                yield other, seconds * row["runs"], benchmark, row
 
 
 def run(words: list[str], folder: Path) -> None:

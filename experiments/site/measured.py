@@ -32,7 +32,7 @@ NAMES = re.compile(r"^<!-- benchmarks: (.*) -->$", re.M)
 KEYS = {
     "folds": ("fold",),
     "claims": ("claim", "of"),
-    "clients": ("clients",),
+    "clients": ("clients", "division"),
     "stages": ("choosing from", "method"),
     "methods": ("method",),
 }

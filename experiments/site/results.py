@@ -7,6 +7,7 @@ the part `answers`: the answers to the paper's claims.
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from experiments.site.measured import (
     read_folder,
     save,
 )
+from stforecast.bench.kept import ARCHIVE
 from stforecast.bench.tables import markdown
 from stforecast.forecasting.probe import TOLERANCE, probe
 from vision.cli.compare import HEADING
@@ -38,7 +40,7 @@ def gather(folders: Sequence[Path], results: Path) -> None:
     """Put the results of benchmarks next to their pages, and update these.
 
     Other benchmarks and all other text of the pages are kept. Of the figures, those that a page
-    shows are copied to `../figures/`.
+    shows are copied to `../figures/`; the archive with the sums of errors becomes `NAME.tar.xz`.
 
     Raises:
         InputError: if a folder has no table, two have the same name, or not exactly one page names
@@ -52,7 +54,10 @@ def gather(folders: Sequence[Path], results: Path) -> None:
         new = {name: benchmark for name, benchmark in found.items() if places[name] == page}
         save(page, benchmarks_of(page) | new)
     for folder in folders:
-        shown = places[folder.resolve().name].read_text()
+        page = places[folder.resolve().name]
+        if (folder / ARCHIVE).exists():
+            shutil.copy(folder / ARCHIVE, page.with_suffix("") / f"{folder.resolve().name}.tar.xz")
+        shown = page.read_text()
         for figure in sorted((folder / "figures").glob("*.png")):
             copy = results.parent / "figures" / f"{folder.resolve().name}-{figure.name}"
             if f"(../figures/{copy.name})" in shown:

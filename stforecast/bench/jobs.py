@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from stforecast.bench import LOCAL, RAY
 from stforecast.bench.figures import Gallery, draw_figures
 from stforecast.bench.grid import Grid
 from stforecast.bench.grid_file import Entry
+from stforecast.bench.kept import PROBE, pack, unpack
 from stforecast.bench.kind import Fold, Kind
 from stforecast.bench.progress import rounds_bar
 from stforecast.bench.ray import do_runs
@@ -38,7 +40,7 @@ FAILED = "failed.txt"
 class Job(Generic[R]):
     """A run of a benchmark, finished or not; its settings include the seed.
 
-    One that is not `asked` for is only tabulated, if it is finished.
+    Of one to run `again`, only what tables read may be kept.
     """
 
     kind: Kind[R]
@@ -48,7 +50,7 @@ class Job(Generic[R]):
     data: Any
     scenario: str | None = None
     fold: Fold | None = None
-    asked: bool = True
+    again: bool = False
 
     @property
     def name(self) -> str:
@@ -65,6 +67,8 @@ class Job(Generic[R]):
         ) as after_round:
             if is_begun(self.folder):
                 return self._in_row(self.kind.go_on(self, after_round))
+            if is_finished(self.folder):
+                shutil.rmtree(self.folder)
             return self.kind.begin(self, after_round)
 
     def finished(self) -> R | None:
@@ -74,6 +78,8 @@ class Job(Generic[R]):
         if not is_finished(self.folder):
             return None
         found = self.kind.run_type.open(self.folder)
+        if found.kept and self.again:
+            return None
         self._refuse_other(found.about)
         if self.kind.content(self) not in (None, found.about.get("content")):
             raise InputError(
@@ -128,7 +134,7 @@ def grid_jobs(grid: Grid[R], out: Path, *, progress: bool) -> list[Job[R]]:
                 place = folder / f"seed-{seed}"
                 asked = seed in seeds and entry.label in (grid.rows or [entry.label])
                 if asked or is_finished(place):
-                    about = data, scenario.name, fold, asked
+                    about = data, scenario.name, fold, asked and bool(grid.rows)
                     jobs.append((turn, Job(grid.kind, place, entry, settings, *about)))
     jobs.sort(key=lambda found: (found[0], found[1].fold.number if found[1].fold else 0))
     return [job for _, job in jobs]
@@ -151,7 +157,7 @@ def do_jobs(
             )
         seen.add(job.folder)
     for job in jobs:
-        if not is_finished(job.folder):
+        if job.again or not is_finished(job.folder):
             job.kind.check_data(job)
     if engine == RAY:
         do_runs(jobs, title, progress=progress)
@@ -202,19 +208,29 @@ def run_grid(
 ) -> Outcome[R]:
     """Execute all missing runs of the grid, write the tables and draw the figures.
 
-    `out` gets `runs/`, `figures/`, `table.md`, `.tex` and `.json`, and `metrics.csv`.
+    `out` gets `runs/`, `figures/`, `table.md`, `.tex` and `.json`, `metrics.csv` and
+    `kept.tar.xz`. No figures are drawn if only sums are kept of some runs.
     """
     with locked(out):
+        unpack(out)
         jobs = grid_jobs(grid, out, progress=progress)
         runs, failures = do_jobs(jobs, grid.title, out / "runs", progress=progress, engine=engine)
-        gallery = draw_figures(grid.figures, runs, out / "figures", grid.kind.plots)
+        figures = () if any(run.kept for run in runs) else grid.figures
+        gallery = draw_figures(figures, runs, out / "figures", grid.kind.plots)
         note = grid.note.split("\n\n") if grid.note else []
         parts = [*note, *grid.kind.results_parts(grid, runs, failures)]
         if runs:
             write_csv(pd.concat(map(_errors_of, runs)), out / "metrics.csv")
         facts = facts_to_repeat(runs)
-        if runs and (probed := grid.kind.probe(grid.referred, runs[0])):
+        if runs and (probed := _probed(grid, runs)):
             facts["probe"] = probed
         about = {"title": grid.title, "command": grid.repeat(out), "facts": facts}
         write_page(out, about, parts, gallery)
+        pack(grid.kind, runs, out, facts.get("probe", ""))
     return Outcome(runs, failures, in_markdown(parts), gallery)
+
+
+def _probed(grid: Grid[R], runs: Sequence[R]) -> str:
+    """Return the probe of the row that others are compared with; of a kept run, its own."""
+    kept = (run.about[PROBE] for run in runs if run.method == grid.referred and PROBE in run.about)
+    return next(kept, None) or grid.kind.probe(grid.referred, runs[0])

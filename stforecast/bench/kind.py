@@ -6,6 +6,7 @@ the kind, and its benchmarks as TOML files in the folder `configs` of its top pa
 
 from __future__ import annotations
 
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -157,6 +158,11 @@ class Kind(ABC, Generic[R]):
     def probe(self, method: str, run: R) -> str:
         """Return what shows whether the code still computes what it did for such runs, or ""."""
         return ""
+
+    def keep(self, run: R, folder: Path) -> None:
+        """Write what tables read of a run, besides `run.json`, into a folder."""
+        for path in run.folder.glob("*.csv"):
+            shutil.copy(path, folder)
 
     @abstractmethod
     def begin(self, job: Job[R], after_round: AfterRound) -> R:

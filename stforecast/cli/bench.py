@@ -54,8 +54,9 @@ def bench(
     """Run a benchmark: methods × data × seeds from a TOML file.
 
     It ends with a table of results. Finished runs are kept: run the same command again to resume,
-    or with --row and --seed to do a part, which joins what the folder holds. A file with `task =
-    "images"` is a benchmark of images, any other file one of forecasts.
+    or with --row and --seed to do a part, which joins what the folder holds: runs, or the sums of
+    errors in a file kept.tar.xz, as each benchmark writes it. A file with `task = "images"` is a
+    benchmark of images, any other file one of forecasts.
 
     CONFIG is a file, or the name of a benchmark of the package, such as quick; see: stforecast list
     benchmarks.
@@ -96,7 +97,7 @@ def execute(grid: Grid[Any], out: Path, engine: str, *, as_json: bool, progress:
     from stforecast.bench.jobs import run_grid
 
     outcome = run_grid(grid, out, progress=progress, engine=engine)
-    page = _write_report(outcome.runs, grid, out)
+    page = _write_report([run for run in outcome.runs if not run.kept], grid, out)
     if as_json:
         rows, damaged = describe_runs(out)
         about = {"path": str(out), "kind": "finished runs", "runs": rows}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 from collections.abc import Collection
@@ -337,16 +336,10 @@ def node(*, config: Path | None, **settings: Any) -> None:
     A node that was killed comes back as soon as the server lets it in. Ctrl-C or SIGTERM ends it.
     See docs/federation.md.
     """
-    from stforecast.flower.node_settings import NodeSettings, kept_worker
+    from stforecast.flower.node_settings import NodeSettings
     from stforecast.flower.supernode import Supervisor
 
     made = NodeSettings(**settings)
     made.check()
     log.info("%s: clients %d to %d", made.data, made.first_client, made.last_client())
-    with contextlib.ExitStack() as stack:
-        socket = stack.enter_context(kept_worker()) if made.worker else None
-
-        def start(port: int) -> list[str]:
-            return [*made.command(port, socket), "--isolation", "process"]
-
-        Supervisor(start, made.superlink, ("-m", "stforecast.flower.own_app")).run()
+    Supervisor(made.command, made.superlink, ("-m", "stforecast.flower.own_app")).run()

@@ -80,9 +80,10 @@ def forecast_command(
         folds: number of further models to train for a backtest, such as 3. Each is tested on the
             span after its training, and the check then has intervals.
         events: table (.csv) of events known in advance, also for the times to forecast.
-        threshold: capacity or limit in the data's units: a number, or a CSV with columns cell and
-            threshold. Adds headroom and probabilities of exceeding it, of a speed of falling
-            below it.
+        threshold: capacity or limit in the data's units: a number for each cell, or a CSV with
+            columns cell and threshold. Adds headroom and probabilities of exceeding it, of a speed
+            of falling below it. Groups have the sum of their cells', or a line of their own (site
+            north) or of their level (site).
         groups: sums to add to the tables and the report: a CSV with a column cell and one for each
             level, such as cell,site,sector, or columns of the cube, such as site,sector. The sum
             of all cells is added, too.

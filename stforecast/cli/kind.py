@@ -53,20 +53,23 @@ from data_prep.base.errors import InputError, choose, counted, slug
 from data_prep.base.files import naming_full_disk
 from data_prep.city.simulate import simulate
 from data_prep.described import step_text, zone_text
+from data_prep.netcdf import dump, netcdf_target
 from stforecast.bench.grid_file import COMMON_KEYS, Entry
 from stforecast.bench.kind import Fold, Kind, Scenario
 from stforecast.bench.tables import Compared, Part
 from stforecast.comparison.compared import compare_forecasts
 from stforecast.comparison.errors import SEASONAL
 from stforecast.comparison.results import results_parts
+from stforecast.comparison.sums import errors_to_keep, sums_of
 from stforecast.data.clock import Calendar
 from stforecast.data.cubes import choose_service, name_of, open_cube
 from stforecast.data.folds import FoldOptions, plan_folds
 from stforecast.data.splits import parse_split
 from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.core.options import Settings, distribute
+from stforecast.federated.runs.run_folder import write_csv
 from stforecast.forecasting.probe import days_like, probe
-from stforecast.forecasting.results import ForecastRun, data_of
+from stforecast.forecasting.results import SUMS, ForecastRun, data_of
 from stforecast.plots import PLOTS
 
 if TYPE_CHECKING:  # They import torch or matplotlib, and comparisons need no torch.
@@ -262,8 +265,16 @@ class ForecastKind(Kind[ForecastRun]):
 
     def probe(self, method: str, run: ForecastRun) -> str:
         """Return the method's error on an invented series, see `stforecast.forecasting.probe`."""
-        days = days_like((run.about.get("parts") or {}).get("train"))
+        days = days_like((run.about.get("parts") or {}).get("training"))
         return f"{method}, {days} days: {probe(method, days):.6g}"
+
+    def keep(self, run: ForecastRun, folder: Path) -> None:
+        """Write the tables, with the errors that tables of benchmarks read, and the sums."""
+        super().keep(run, folder)
+        write_csv(errors_to_keep(run), folder / "metrics.csv")
+        write_csv(run.rounds().round(4), folder / "rounds.csv")  # Tables show no loss.
+        with netcdf_target(folder / SUMS) as target:
+            dump(sums_of(run), target)
 
     def begin(self, job: Job[ForecastRun], after_round: AfterRound) -> ForecastRun:
         """Fit, evaluate and save a forecaster."""
@@ -307,11 +318,13 @@ class ForecastKind(Kind[ForecastRun]):
 
     def describe(self, run: ForecastRun) -> dict[str, Any]:
         """Return the data, the windows and the errors on the test part, of all cells and steps."""
-        names = ("data", "service", "units", "step_minutes", "time_zone", "parts", "chosen")
+        names = "data", "service", "units", "step_minutes", "time_zone", "parts", "chosen"
+        divided = "cells_of_clients", "heterogeneity_bits"
         metrics = ("mse", "mae", "raw_mae", "raw_rmse", "mase")
         errors = {metric: run.score(metric) for metric in metrics}
         return {
             **{name: run.about.get(name) for name in names},
+            **{name: run.about[name] for name in divided if name in run.about},
             "cells": run.about.get("clients"),
             "horizon": run.settings.get("horizon", 1),
             "split": run.settings.get("split"),
@@ -328,6 +341,11 @@ class ForecastKind(Kind[ForecastRun]):
             "ahead": f"{counted(about['horizon'], 'step')} of {step_text(minutes)}",
             "times": zone_text(about["time_zone"]),
         }
+        if sizes := about.get("cells_of_clients"):
+            low, high = min(sizes.values()), max(sizes.values())
+            bits = about.get("heterogeneity_bits", {}).items()
+            apart = "".join(f", {name} {value:.2g} bits apart" for name, value in bits)
+            lines["clients"] = f"{len(sizes)} of {low} to {high} cells{apart}"
         for part, span in (about["parts"] or {}).items():
             lines[part] = f"{span['first'][:16]} to {span['last'][:16]}" if span else "none"
         errors = ", ".join(f"{name} {value:.4g}" for name, value in about["errors"].items())

@@ -107,6 +107,16 @@ def splits_list() -> list[NameTable]:
     return [NameTable(["split", "training, validation and test"], rows, note)]
 
 
+def partitions_list() -> list[NameTable]:
+    """List all partitions of cells, with their settings."""
+    from stforecast.data.partition import CELL_PARTITIONS
+    from stforecast.federated.core.options import type_hints
+
+    note = "Settings follow a colon: --clients dirichlet:8:concentration=0.1:by=shape"
+    rows = [[n, title(k.__doc__), ", ".join(type_hints(k))] for n, k in CELL_PARTITIONS.items()]
+    return [NameTable(["partition of cells", "what it is", "settings"], rows, note)]
+
+
 def benchmarks_list() -> list[NameTable]:
     """List the benchmarks of the package."""
     from stforecast.bench.grid_file import read_toml
@@ -126,6 +136,7 @@ LISTS: dict[str, Callable[[], list[NameTable]]] = {
     "models": models_list,
     "metrics": metrics_list,
     "plots": plots_list,
+    "partitions": partitions_list,
     "splits": splits_list,
     "benchmarks": benchmarks_list,
 }

@@ -24,6 +24,7 @@ from stforecast.cli.federate import federate_command, node
 from stforecast.cli.forecast import forecast_command
 from stforecast.cli.info import info
 from stforecast.cli.options import HELP, SuggestingChoice
+from stforecast.cli.plan import plan_command
 from stforecast.cli.predict import adapt_command, explain_command, predict
 from stforecast.cli.run import compare_command, report, score_command
 from stforecast.cli.service import export, monitor_command, serve_command, update_command
@@ -110,9 +111,9 @@ BROUGHT: Registry[click.Command] = Registry(
 
 for command in (
     *(data.simulate_command, data.download_command, data.prepare, export, info),
-    *(run.run_command, run.plot, run.leaks, run.list_command),
+    *(run.run_command, run.divide, run.plot, run.leaks, run.list_command),
     *(compare_command, score_command, report),
-    *(forecast_command, predict, explain_command, adapt_command),
+    *(forecast_command, predict, plan_command, explain_command, adapt_command),
     *(update_command, monitor_command, serve_command),
     *(bench, backtest, federate_command, node),
     *BROUGHT.values(),

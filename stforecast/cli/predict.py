@@ -39,6 +39,9 @@ STYLE = click.Option(
     help="Style of .csv tables: excel has semicolons, decimal commas and local times.",
 )
 
+SUMMED = "a group's threshold is its own or its level's in the table, or the sum of its cells'"
+"""Sentence on thresholds of groups."""
+
 
 @command(EVENTS, *LIMITS, STYLE, JSON, flags={"plan_file": "plan"})
 def predict(
@@ -70,9 +73,10 @@ def predict(
         steps: steps to forecast; by default the model's horizon.
         clock: clock of the times: the cube's own time zone, with its offset where it is known, or
             UTC.
-        threshold: capacity or limit in the data's units: a number, or a CSV with columns cell and
-            threshold. Adds the probability of exceeding it, of a speed of falling below it, from
-            the bounds.
+        threshold: capacity or limit in the data's units: a number for each cell, or a CSV with
+            columns cell and threshold. Adds the probability of exceeding it, of a speed of falling
+            below it, from the bounds. Groups have the sum of their cells', or a line of their own
+            (site north) or of their level (site).
         plan_file: table to write for a planner, .csv or .xlsx: busy hour, peak (of a speed the
             lowest value), and headroom to --threshold of each cell.
         groups: sums to add to both tables: a CSV with a column cell and one for each level, such
@@ -151,6 +155,7 @@ def say_groups(found: Outlook) -> None:
     levels, held = sums.groups.levels, [f"{share:.0%}" for share in sums.coverage.values()]
     text = ", ".join(f"{levels.count(level)} {level}" for level in dict.fromkeys(levels))
     text += f"; bounds held {', '.join(held)} of tested sums" if held else ""
+    text += f"; {SUMMED}" if "threshold" in sums.plan else ""
     click.echo(f"groups: {text}")
 
 
@@ -158,14 +163,14 @@ def say_unused(
     file: str | None, limit: Threshold | None, cells: np.ndarray, groups: Groups | None
 ) -> None:
     """Write to standard error which thresholds of a file are of cells that are not forecast."""
-    known = {*map(str, cells), *(groups.labels if groups else ())}
+    known = {*map(str, cells), *((*groups.labels, *groups.levels) if groups else ())}
     if isinstance(limit, Mapping) and (others := limit.keys() - known):
         unused = plain(some(sorted(map(str, others))))
         click.echo(f"{file}: thresholds of cells that are not forecast: {unused}", err=True)
 
 
-def read_threshold(text: str) -> Threshold:
-    """Return the number, or the cells' numbers in a CSV."""
+def read_threshold(text: str, name: str = "threshold") -> Threshold:
+    """Return the number, or the cells' numbers in a CSV, in the column of this name."""
     try:
         return float(text)
     except ValueError:
@@ -174,21 +179,21 @@ def read_threshold(text: str) -> Threshold:
 
     from stforecast.federated.runs.run_folder import as_named
 
-    remedy = "give a number, or a CSV with columns cell and threshold, separated by commas"
+    remedy = f"give a number, or a CSV with columns cell and {name}, separated by commas"
     if not Path(text).is_file():
-        raise InputError(f"threshold is {text!r}, neither a number nor a file; {remedy}")
-    with reading(text, "as thresholds", remedy):
-        table = pd.read_csv(text, dtype={"cell": str, "threshold": float})
-        if missing := [name for name in ("cell", "threshold") if name not in table]:
+        raise InputError(f"{name} is {text!r}, neither a number nor a file; {remedy}")
+    with reading(text, f"as a table of {name}", remedy):
+        table = pd.read_csv(text, dtype={"cell": str, name: float})
+        if missing := [column for column in ("cell", name) if column not in table]:
             raise InputError(f"{text}: no column {missing[0]!r}, found {some(table)}; {remedy}")
         table["cell"] = table["cell"].map(as_named)
     twice = table["cell"][table["cell"].duplicated()]
     if len(twice):
         raise InputError(
-            f"{text}: more than one threshold of cell {some(twice.unique())}, expected one for "
+            f"{text}: more than one {name} of cell {some(twice.unique())}, expected one for "
             "each cell; remove the others"
         )
-    return dict(zip(table["cell"], table["threshold"], strict=True))
+    return dict(zip(table["cell"], table[name], strict=True))
 
 
 def forecast_sentence(out: Path, table: pd.DataFrame, interval: Interval | None) -> str:

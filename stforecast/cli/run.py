@@ -1,4 +1,4 @@
-"""The commands for runs: run, plot, leaks, list, compare and report."""
+"""The commands for runs: run, divide, plot, leaks, list, compare and report."""
 
 from __future__ import annotations
 
@@ -241,6 +241,52 @@ def leaks(run: Path, *, history: Path, events: Path | None) -> None:
     click.echo(f"{run}: no leak found in the last quarter of {history}")
 
 
+@command(click.Option(["--data"], type=options.PATH, required=True, help="Cube, as of run."))
+def divide(
+    *,
+    data: Path,
+    out: Path,
+    clients: str = "dirichlet:8",
+    service: str | None = None,
+    split: str = "fuels",
+    seed: int = 1,
+) -> None:
+    """Draw or tabulate the partition of cells among clients, without training.
+
+    The table is a file for --clients. Bits are the Jensen-Shannon divergence of the clients' mean
+    weeks, and of the levels of their cells, from the mean of all clients: 0 if they are equal.
+
+    Options:
+        out: figure (.png, .pdf, .svg) or table (.csv).
+        clients: as of run; see: stforecast list partitions.
+        service: variable of the cube; optional if there is only one.
+        split: as of run; only the training part is read.
+        seed: seed of the partition.
+    """
+    import pandas as pd
+
+    from stforecast.bench.drawing import FORMATS, save_figure
+    from stforecast.federated.runs.run_folder import write_csv
+    from stforecast.forecasting.config import resolve
+    from stforecast.forecasting.fit import prepare_series
+    from stforecast.plots.division import division
+
+    options.check_ending(out, *FORMATS, ".csv")
+    settings = {"clients": clients, "service": service, "split": split, "seed": seed}
+    _, found = prepare_series(resolve("fedavg", **settings), data)
+    parts, differ = found.clients, found.heterogeneity
+    if out.suffix == ".csv":
+        write_csv(pd.DataFrame({"cell": found.series.cells, "client": parts.labels}), out)
+    else:
+        save_figure(division(differ, parts.names), out)
+    apart = ", ".join(f"{name} {value:.2g} bits apart" for name, value in differ.bits().items())
+    click.echo(
+        f"{out}: {counted(len(parts.client_of), 'cell')} of {found.series.name}, "
+        f"{counted(len(parts), 'client')} of {parts.sizes.min()} to {parts.sizes.max()} cells; "
+        f"{apart}"
+    )
+
+
 list_command = make_list_command(LISTS)
 
 
@@ -270,7 +316,7 @@ def score_command(
     from data_prep.base.registry import find
     from stforecast.bench.tables import for_terminal, numbers_of
     from stforecast.comparison.protocol import PROTOCOLS
-    from stforecast.comparison.score import LEGEND, score, tabulate_scores
+    from stforecast.comparison.score import legend, score, tabulate_scores
     from stforecast.federated.runs.run_folder import write_csv
 
     chosen = find("protocol", protocol, PROTOCOLS)
@@ -283,7 +329,7 @@ def score_command(
         return
     for name, rows in tables.items():
         click.echo(f"{protocol}, {name} ahead\n\n{for_terminal(rows)}\n")
-    click.echo(LEGEND)
+    click.echo(legend(sums, chosen))
 
 
 @command(options.JSON)

@@ -16,6 +16,7 @@ from data_prep.readers.units import is_speed
 from stforecast.bench.run_groups import ALL
 from stforecast.bench.statistics.estimate import Finalise
 from stforecast.federated.runs.run_folder import AGAIN
+from stforecast.forecasting.results import bounds_of
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 from stforecast.metrics.metric import mean
 
@@ -177,6 +178,22 @@ def bias_in_words(share: float) -> str:
     return f"sums are {abs(share):.1%} too {'high' if share >= 0 else 'low'}"
 
 
+def coverages(forecasts: xr.Dataset) -> dict[float, ModelErrors]:
+    """Return which targets lie inside the bounds, by nominal coverage from narrow to wide.
+
+    Shares of targets inside stand in place of errors. Without bounds, it is empty.
+    """
+    times, step = local_times(forecasts)
+    y = forecasts["y"].to_numpy()
+    seen = np.isfinite(y)
+    found = {}
+    for nominal, (lower, upper) in bounds_of(forecasts).items():
+        inside = seen & (lower.to_numpy() <= y) & (y <= upper.to_numpy())
+        totals = inside.astype(float), seen.astype(float)
+        found[nominal] = ModelErrors(*totals, times, step, mean)
+    return found
+
+
 def scale_variable(metric: str) -> str | None:
     """Return the variable of `forecasts.nc` that a metric divides by; None for errors in units."""
     kind = metric.removeprefix("raw_")
@@ -221,8 +238,8 @@ def hour_title(zone: str | None) -> str:
     return f"hour of the day, {clock_of(zone)}"
 
 
-def hourly_load(forecasts: xr.Dataset) -> pd.Series:
-    """Return the mean observed value of each hour of local time `(24,)`, NaN where there is none.
+def targets_by_hour(forecasts: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """Return sum and number of the targets in each hour of local time `(24,)`.
 
     As for errors, each window counts once.
     """
@@ -231,18 +248,27 @@ def hourly_load(forecasts: xr.Dataset) -> pd.Series:
     seen = np.isfinite(y)
     totals = [np.where(seen, y, 0.0).sum(axis=0), seen.sum(axis=0)]
     total, count = (np.bincount(hours.ravel(), v.ravel(), minlength=24) for v in totals)
-    return pd.Series(mean(total, count), pd.RangeIndex(24, name="hour"), name="load")
+    return total, count
+
+
+def hourly_load(forecasts: xr.Dataset) -> pd.Series:
+    """Return the mean target of each hour of local time `(24,)`, NaN where there is none."""
+    load = mean(*targets_by_hour(forecasts))
+    return pd.Series(load, pd.RangeIndex(24, name="hour"), name="load")
 
 
 def busy_hours(forecasts: xr.Dataset) -> tuple[int, ...]:
-    """Return the hours of local time whose mean load lies above the mean of all hours.
+    """Return the `busiest` hours of forecasts' targets."""
+    return busiest(hourly_load(forecasts).to_numpy(), of_speed=are_of_speed(forecasts))
+
+
+def busiest(load: np.ndarray, *, of_speed: bool) -> tuple[int, ...]:
+    """Return the hours of local time whose mean load `(24,)` lies above the mean of all hours.
 
     Of a speed, the hours below the mean: roads are slow when they are busy.
     """
-    load = hourly_load(forecasts)
-    above = load - load.mean()
-    busy = above < 0 if are_of_speed(forecasts) else above > 0
-    return tuple(int(hour) for hour in load.index[busy])
+    above = load - np.nanmean(load)
+    return tuple(np.flatnonzero(above < 0 if of_speed else above > 0).tolist())
 
 
 def are_of_speed(forecasts: xr.Dataset) -> bool:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+import xarray as xr
 
 from data_prep.base.errors import counted
 from stforecast.bench.grid_file import MARK, Published
 from stforecast.bench.run_groups import ALL, by_step, select
 from stforecast.bench.tables import Cell, Part, number, spread
-from stforecast.comparison.errors import are_of_speed, busy_hours, hour_spans
+from stforecast.comparison.errors import busiest, hour_spans
 from stforecast.comparison.names import shown_steps, time_ahead
-from stforecast.comparison.rows import Row, by_seed, joined_coverages, joined_errors, joined_targets
+from stforecast.comparison.rows import Row, by_seed, folds_of
+from stforecast.comparison.sums import sums_of
 from stforecast.forecasting.results import ForecastRun, units_of
-from stforecast.intervals.bands import ranges_outside
 from stforecast.metrics.interval import pair_coverages, parse_levels
+from stforecast.metrics.metric import mean
 
 SHOWN_ERRORS = {"raw_mae": "MAE", "raw_rmse": "RMSE", "raw_mape": "MAPE, %"}
 """Errors in the table, and their headings."""
@@ -168,30 +170,34 @@ def _worst(row: Row, seeds: Sequence[Sequence[ForecastRun]]) -> dict[str, str]:
     headings = ("lowest step", "peak hours", "below bounds", "above bounds", "furthest bound")
     if row.view:
         return dict.fromkeys(headings, "-")
-    found = [joined_coverages(runs) for runs in seeds]
-    widest = [by_level[max(by_level)] for by_level in found]
-    peak = busy_hours(joined_targets(row.group.runs))
-    outside = [np.array([_outside(run) for run in runs]).T for runs in seeds]
+    peak, _ = _peak(row.group.runs)
+    found = [_of_runs(runs) for runs in seeds]
     values = (
-        [c.by_step().min() for c in widest],
-        [c.in_hours(peak) for c in widest],
-        [below.mean() for below, _, _ in outside],
-        [above.mean() for _, above, _ in outside],
-        [furthest.max() for _, _, furthest in outside],
+        [float((s["inside"].sum("run") / s["known"].sum("run")).min()) for s in found],
+        [_in_hours(s["inside_by_hour"], s["count"], peak) for s in found],
+        [float(s["below"].mean()) for s in found],
+        [float(s["above"].mean()) for s in found],
+        [float(s["furthest"].max()) for s in found],
     )
     return dict(zip(headings, map(spread, values), strict=True))
 
 
-def _outside(run: ForecastRun) -> tuple[float, float, float]:
-    """Return the shares of all targets below and above their bounds, and the furthest bound.
+def _of_runs(runs: Iterable[ForecastRun]) -> xr.Dataset:
+    """Return the sums of runs, without those by cell and day."""
+    return xr.concat([sums_of(run).drop_dims(["cell", "day"]) for run in runs], "run")
 
-    That is by how many ranges of a cell's test values a bound lies outside them.
-    """
-    with run.open_forecasts() as forecasts:
-        y, lower, upper = (forecasts[name].to_numpy() for name in ("y", "lower", "upper"))
-    known, values = np.isfinite(y), y.reshape(len(y), -1).T
-    furthest = np.nanmax(ranges_outside(lower.min((1, 2)), upper.max((1, 2)), values))
-    return float((y < lower)[known].mean()), float((y > upper)[known].mean()), float(furthest)
+
+def _peak(runs: Iterable[ForecastRun]) -> tuple[tuple[int, ...], bool]:
+    """Return the busiest hours of the test parts of all folds, and whether targets are speeds."""
+    folds = folds_of(runs).values()
+    sums, of_speed = _of_runs(folds).sum("run"), bool(sums_of(next(iter(folds))).attrs["of_speed"])
+    load = mean(sums["load"].to_numpy(), sums["count"].to_numpy())
+    return busiest(load, of_speed=of_speed), of_speed
+
+
+def _in_hours(total: xr.DataArray, count: xr.DataArray, hours: Sequence[int]) -> float:
+    """Return the mean over the targets of all runs in some hours of local time."""
+    return float(total.sum("run")[list(hours)].sum() / count.sum("run")[list(hours)].sum())
 
 
 def peak_table(rows: Sequence[Row]) -> list[Part]:
@@ -199,20 +205,24 @@ def peak_table(rows: Sequence[Row]) -> list[Part]:
 
     The rows must be tested on the same targets. If all hours have the same load, it is empty.
     """
-    targets = joined_targets(run for row in rows for run in row.group.runs)
-    busy, zone = busy_hours(targets), targets.attrs.get("time_zone", "local time")
+    busy, of_speed = _peak(run for row in rows for run in row.group.runs)
     if not busy:
         return []
     others = [hour for hour in range(24) if hour not in busy]
     body = []
     for row in rows:
-        errors = [joined_errors(r, "raw_mae", row.selection) for r in by_seed(row.group.runs)]
+        seeds = [folds_of(runs).values() for runs in by_seed(row.group.runs)]
+        found = [_of_runs(runs) for runs in seeds]
         peak, off_peak = (
-            spread([of_seed.in_hours(hours) for of_seed in errors]) for hours in (busy, others)
+            spread(
+                [_in_hours(s["absolute"].sel(model=row.selection), s["count"], h) for s in found]
+            )
+            for h in (busy, others)
         )
         body.append({"method": row.marked_name, "peak": peak, "off-peak": off_peak})
+    zone = sums_of(rows[0].first).attrs.get("time_zone", "local time")
     spans = ", ".join(f"{begin:02}:00–{end:02}:00" for begin, end in hour_spans(busy))
-    busy_is = "speed is below" if are_of_speed(targets) else "load is above"
+    busy_is = "speed is below" if of_speed else "load is above"
     caption = (
         f"MAE in {units_of(rows[0].first)} in peak hours, whose mean {busy_is} the day's mean "
         f"({spans}, {zone}), and off-peak."

@@ -172,8 +172,9 @@ def resample(
     if not methods:
         raise InputError("no methods to compare; give at least one")
     _, n_cells, n_days = next(iter(methods.values())).total.shape
-    # So that the replicates of all cells and methods take a few hundred megabytes.
-    n = int(np.clip(30_000_000 / (n_cells * len(methods)), 100, n))
+    # So that the replicates of all cells and methods take a few hundred megabytes. With fewer than
+    # 400, the seed moves ends of intervals by more than a tenth of their width.
+    n = int(np.clip(30_000_000 / (n_cells * len(methods)), 400, n))
     finalise = METRICS.find(metric.removeprefix("raw_")).finalise
     length = 2 if n_days >= 8 else 1  # Successive days are alike.
     return bootstrap(methods, finalise, groups, n=n, block_length=length)

@@ -49,13 +49,17 @@ from stforecast.metrics import METRICS
 
 
 class Division(NamedTuple):
-    """Rows of one division of the cells into clients, with its sizes and the roads between clients.
+    """Rows of one division of the cells into clients, by the setting `clients`.
 
-    `federated` has the name of the row of each federated method, `closed` the share of the gap
-    between training alone and pooled data that it closes, in per cent; None without a gap.
+    `sizes` are of all runs, `bits` the mean divergences of the clients by what differs. `federated`
+    has the name of the row of each federated method, `closed` the share of the gap between training
+    alone and pooled data that it closes, in per cent; None without a gap.
     """
 
+    clients: str
+    n_clients: int
     sizes: list[int]
+    bits: dict[str, float]
     roads: dict[str, float]
     alone: str
     federated: dict[str, str]
@@ -76,7 +80,8 @@ def worth_table(rows: Sequence[Row], board: Leaderboard) -> list[tables.Part]:
     if len(divisions) < 2:
         return []
     title = error_title(board.metric)
-    table = [_cells(division, pooled, board.replicates) for division in divisions]
+    named = list(dict.fromkeys(name for division in divisions for name in division.bits))
+    table = [_cells(division, named, pooled, board.replicates) for division in divisions]
     methods = list(dict.fromkeys(m for d in divisions for m in d.federated))
     said = [_sentence(m, divisions, board.task, title) for m in methods]
     about = (
@@ -84,6 +89,11 @@ def worth_table(rows: Sequence[Row], board: Leaderboard) -> list[tables.Part]:
         "pooled data. gap closed: 100 % if the error equals training on pooled data, 0 % if it "
         "equals local training; not given if these two do not differ significantly."
     )
+    if named:
+        about += (
+            " profiles and levels, bits: Jensen-Shannon divergence of the clients' mean weeks, and "
+            "of the levels of their cells, from the mean of all clients."
+        )
     return [about, table, *said]
 
 
@@ -93,7 +103,8 @@ def _divisions(rows: Sequence[Row], pooled: str, errors: Replicates) -> list[Div
 
     apart = [r for r in rows if r.first.method in METHODS and not in_one_client(r.first)]
     divisions = []
-    for some in grouped(apart, lambda row: row.first.settings.get("clients", "cell")).values():
+    by_setting = grouped(apart, lambda row: str(row.first.settings.get("clients", "cell")))
+    for setting, some in by_setting.items():
         names = {row.first.method: row.name for row in some}
         about = some[0].first.about
         if "solo" in names and len(names) > 1:  # Local training.
@@ -104,18 +115,27 @@ def _divisions(rows: Sequence[Row], pooled: str, errors: Replicates) -> list[Div
                     share = 100 * (of[alone] - of[name]) / (of[alone] - of[pooled])
                     varied = errors.vary(share, alone, name, pooled)
                     closed[method] = varied.estimate(errors.level)
-            sizes = list(about.get("cells_of_clients", {}).values()) or [1] * about["clients"]
-            divisions.append(Division(sizes, about.get("roads", {}), alone, names, closed))
-    return sorted(divisions, key=lambda division: len(division.sizes))
+            runs = [run.about for row in some for run in row.group.runs]
+            sizes = [n for run in runs for n in run.get("cells_of_clients", {"": 1}).values()]
+            bits = [run["heterogeneity_bits"] for run in runs if "heterogeneity_bits" in run]
+            means = {str(name): float(mean) for name, mean in pd.DataFrame(bits).mean().items()}
+            number = len(about.get("cells_of_clients", ())) or about["clients"]
+            parts = about.get("roads", {}), alone, names, closed
+            divisions.append(Division(setting, number, sizes, means, *parts))
+    return sorted(divisions, key=lambda d: (d.n_clients, sum(d.bits.values())))
 
 
-def _cells(division: Division, pooled: str, errors: Replicates) -> dict[str, str]:
+def _cells(
+    division: Division, named: Sequence[str], pooled: str, errors: Replicates
+) -> dict[str, str]:
     low, high = min(division.sizes), max(division.sizes)
     roads = division.roads
-    cells: dict[str, str] = {
-        "clients": tables.number(len(division.sizes), "d"),
-        "cells of a client": f"{low}" if low == high else f"{low} to {high}",
-    }
+    cells: dict[str, str] = {"clients": tables.number(division.n_clients, "d")}
+    if named:
+        cells["division"] = division.clients
+    cells["cells of a client"] = f"{low}" if low == high else f"{low} to {high}"
+    for name in named:
+        cells[f"{name}, bits"] = tables.number(division.bits.get(name, math.nan), ".2g")
     if roads:
         cells["roads cut, %"] = tables.number(100 * roads["cut"] / roads["roads"], ".0f")
     above = errors.relative_difference(division.alone, pooled)
@@ -132,8 +152,11 @@ def _cells(division: Division, pooled: str, errors: Replicates) -> dict[str, str
 
 def _sentence(method: str, divisions: Sequence[Division], task: str, title: str) -> str:
     """Say in one sentence what a method closes, by number of clients."""
-    shares = [(str(len(d.sizes)), d.closed[method]) for d in divisions if method in d.closed]
-    closed = [f"{share.told('%')} with {n} clients" for n, share in shares if share]
+    own = [division for division in divisions if method in division.closed]
+    told = len({division.n_clients for division in own}) == len(own)
+    shares = [(str(d.n_clients) if told else d.clients, d.closed[method]) for d in own]
+    clients = " clients" if told else ""
+    closed = [f"{share.told('%')} with {n}{clients}" for n, share in shares if share]
     none = [n for n, share in shares if share is None]
     text = f"On {task}, **{method}** "
     if closed:
@@ -144,8 +167,8 @@ def _sentence(method: str, divisions: Sequence[Division], task: str, title: str)
     if none:
         *first, last = none
         listed = f"{', '.join(first)} and {last}" if first else last
-        both = f"local and pooled training with {listed} clients"
-        text += f"; with {listed} clients, the two" if closed else f"has no gap to close: {both}"
+        both = f"local and pooled training with {listed}{clients}"
+        text += f"; with {listed}{clients}, the two" if closed else f"has no gap to close: {both}"
         text += " do not differ significantly"
     return f"{text}."
 

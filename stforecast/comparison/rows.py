@@ -20,8 +20,9 @@ from stforecast.bench.run_groups import RunGroup, grouped
 from stforecast.bench.statistics.estimate import ErrorSums
 from stforecast.bench.tables import marked
 from stforecast.comparison import errors
-from stforecast.forecasting.results import ForecastRun, bounds_of, without_bounds
-from stforecast.metrics.metric import joined_sums, mean
+from stforecast.comparison.sums import METRIC, sums_of
+from stforecast.forecasting.results import ForecastRun, without_bounds
+from stforecast.metrics.metric import joined_sums
 
 
 def folds_of(runs: Iterable[ForecastRun]) -> dict[int, ForecastRun]:
@@ -206,6 +207,8 @@ def _read(run: ForecastRun, row: Row, metric: str, first: dict[int, _Part]) -> _
 
     The first run of each fold also gives seasonal naive, and the targets and scales of the others.
     """
+    if run.kept:
+        return _read_kept(run, row, metric, first)
     leads, scale = run.fold not in first, errors.scale_variable(metric)
     scales = {scale} if scale else set()
     with run.open_forecasts() as forecasts:
@@ -225,6 +228,30 @@ def _read(run: ForecastRun, row: Row, metric: str, first: dict[int, _Part]) -> _
             blocks.append({name: one.by_day() for name, one in found.items()})
             days = found[""].days
     part = _Part(joined_sums(blocks), forecasts[["y", *scales]], days)
+    if leads:
+        first[run.fold] = part
+    return part
+
+
+def _read_kept(run: ForecastRun, row: Row, metric: str, first: dict[int, _Part]) -> _Part:
+    """Read the sums of a run whose forecasts are gone."""
+    if metric != METRIC:
+        raise InputError(
+            f"{run.folder}: its forecasts are gone, and its sums are of {METRIC}, not {metric}; ",
+            Words("give {metric} or run its row again", metric=METRIC),
+        )
+    leads, sums = run.fold not in first, sums_of(run)
+    models = {"": run.selection(row.view)}
+    if leads and errors.SEASONAL in sums["model"]:
+        models[errors.SEASONAL] = errors.SEASONAL
+    scaled = sums
+    if not leads:
+        check_targets(run, sums, first[run.fold].targets)
+        scaled = scaled_as(first[run.fold].targets, run, sums, {"std"})
+    by = (sums["std"] / scaled["std"]).to_numpy()[:, None] ** 2
+    weight = sums["weight"].to_numpy()
+    found = {n: (by * sums["total"].sel(model=m).to_numpy(), weight) for n, m in models.items()}
+    part = _Part(found, sums, pd.DatetimeIndex(sums.indexes["day"]))
     if leads:
         first[run.fold] = part
     return part
@@ -271,7 +298,9 @@ def _days(parts: Sequence[_Part]) -> pd.DatetimeIndex:
 
 def check_targets(run: ForecastRun, forecasts: xr.Dataset, expected: xr.Dataset) -> None:
     """Refuse a run that was tested on other targets."""
-    for dim, what in (("cell", "cells"), ("time", "times"), ("horizon", "steps ahead")):
+    whole = "y" in forecasts and "y" in expected  # Else only sums are left of one.
+    tested = {"cell": "cells"} | ({"time": "times", "horizon": "steps ahead"} if whole else {})
+    for dim, what in tested.items():
         ours, others = forecasts.indexes[dim], expected.indexes[dim]
         if not ours.equals(others):
             raise InputError(
@@ -286,13 +315,14 @@ def check_targets(run: ForecastRun, forecasts: xr.Dataset, expected: xr.Dataset)
             f"{run.folder}: its days and hours are those of {zones[0]}, those of the first run of "
             f"{zones[1]}; compare runs on data of one time zone"
         )
-    units = [str(part["y"].attrs.get("units", "1")) for part in (forecasts, expected)]
+    units = [str(part.get("y", part).attrs.get("units", "1")) for part in (forecasts, expected)]
     if units[0] != units[1]:
         raise InputError(
             f"{run.folder}: its unit is {units[0]}, that of the first run {units[1]}; compare runs "
             "on data of one unit"
         )
-    if not np.allclose(forecasts["y"], expected["y"], rtol=1e-4, atol=1e-6, equal_nan=True):
+    y, other = (forecasts["y"], expected["y"]) if whole else (0.0, 0.0)
+    if not np.allclose(y, other, rtol=1e-4, atol=1e-6, equal_nan=True):
         raise InputError(
             f"{run.folder}: its targets have other values than those of the first run; ",
             Words("compare runs of the same data and {outliers}"),
@@ -303,27 +333,11 @@ def _extent(index: pd.Index) -> str:
     return f"{len(index)}, from {index[0]} to {index[-1]}"
 
 
-def coverages(forecasts: xr.Dataset) -> dict[float, errors.ModelErrors]:
-    """Return which targets lie inside the bounds, by nominal coverage from narrow to wide.
-
-    Shares of targets inside stand in place of errors. Without bounds, it is empty.
-    """
-    times, step = errors.local_times(forecasts)
-    y = forecasts["y"].to_numpy()
-    seen = np.isfinite(y)
-    found = {}
-    for nominal, (lower, upper) in bounds_of(forecasts).items():
-        inside = seen & (lower.to_numpy() <= y) & (y <= upper.to_numpy())
-        totals = inside.astype(float), seen.astype(float)
-        found[nominal] = errors.ModelErrors(*totals, times, step, mean)
-    return found
-
-
 def joined_coverages(runs: Iterable[ForecastRun]) -> dict[float, errors.ModelErrors]:
     """Return `coverages` on the test parts of all runs, seeds and folds."""
     parts = []
     for run in runs:
-        parts.append(coverages(run.forecasts()))
+        parts.append(errors.coverages(run.forecasts()))
         if not parts[-1]:
             raise InputError(
                 f"{run.folder}: a run without intervals; ",

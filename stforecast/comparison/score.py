@@ -15,10 +15,11 @@ import xarray as xr
 
 from data_prep.base.errors import InputError, counted, reading
 from stforecast.bench.run_groups import ALL, grouped
-from stforecast.bench.statistics.bootstrap import Replicates, bootstrap
 from stforecast.bench.statistics.estimate import ErrorSums, holm, permutation_test
 from stforecast.bench.tables import number
+from stforecast.comparison.leaderboard import resample
 from stforecast.comparison.protocol import LEVELS, Protocol, Task
+from stforecast.comparison.table import resampled_units
 from stforecast.forecasting.results import ForecastRun, bounds_of
 from stforecast.metrics import METRICS
 from stforecast.metrics.metric import Metric
@@ -27,14 +28,6 @@ log = logging.getLogger(__name__)
 
 SUMS = ("task", "method", "metric", "step", "day", "total", "weight")
 """Columns of a file of sums: errors of a method, by day of the first target."""
-
-LEGEND = (
-    "mse, mae and pinball are of z-scores by cell, raw_… in the data's units. [95 %]: interval "
-    "from a bootstrap over blocks of two test days; an origin's day is that of its first target. "
-    "p: of a test that swaps two rows' errors day by day, with Holm's correction. A difference is "
-    "significant only if both the interval and p say so."
-)
-"""Meaning of the columns of `tabulate_scores`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,7 +266,7 @@ def tabulate_scores(
                 (value,) = _metric(str(metric)).finalise(*sums_of_all)
                 cells[str(name)][head] = number(float(value), ".4f")
         errors = _errors(some[(some["metric"] == protocol.metrics[0]) & (some["step"] == ALL)])
-        everyone = _resampled(errors, protocol.metrics[0])
+        everyone = resample(errors, protocol.metrics[0], None)
         known = sorted(errors, key=lambda name: everyone.error(name).value)
         best = reference if reference in errors else known[0]
         tests = [permutation_test(errors[n], errors[best]).p_value for n in known if n != best]
@@ -285,6 +278,20 @@ def tabulate_scores(
             cells[name]["p"] = number(p_values.get(name, math.nan), ".2g")
         found[str(task)] = [cells[name] for name in known]
     return found
+
+
+def legend(sums: pd.DataFrame, protocol: Protocol) -> str:
+    """Return the meaning of the columns of `tabulate_scores`, which has the same arguments."""
+    metric = protocol.metrics[0]
+    units: dict[str, None] = {}
+    for _, part in sums[(sums["metric"] == metric) & (sums["step"] == ALL)].groupby("task"):
+        units[resampled_units(resample(_errors(part), metric, None), part["day"].nunique())] = None
+    return (
+        "mse, mae and pinball are of z-scores by cell, raw_… in the data's units. [95 %]: interval "
+        f"from a bootstrap over {' or '.join(units)}; an origin's day is that of its first target. "
+        "p: of a test that swaps two rows' errors day by day, with Holm's correction. A difference "
+        "is significant only if both the interval and p say so."
+    )
 
 
 def _head(metric: str, step: str) -> str:
@@ -299,12 +306,6 @@ def _errors(part: pd.DataFrame) -> dict[str, ErrorSums]:
         total, weight = (by_day[n].to_numpy()[None, None] for n in ("total", "weight"))
         found[str(name)] = ErrorSums(total, weight)
     return found
-
-
-def _resampled(errors: Mapping[str, ErrorSums], metric: str) -> Replicates:
-    n_days = next(iter(errors.values())).total.shape[2]
-    length = 2 if n_days >= 8 else 1
-    return bootstrap(errors, _metric(metric).finalise, block_length=length)
 
 
 def score(paths: Sequence[Path], data: Path, protocol: Protocol) -> pd.DataFrame:

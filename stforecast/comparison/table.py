@@ -10,7 +10,7 @@ import pandas as pd
 
 from data_prep.base.errors import InputError, counted
 from stforecast.bench.run_groups import ALL, RunGroup, by_client, select
-from stforecast.bench.statistics.bootstrap import log_ratio
+from stforecast.bench.statistics.bootstrap import Replicates, log_ratio
 from stforecast.bench.statistics.estimate import Estimate, Ranking, rank
 from stforecast.bench.tables import Cell, number
 from stforecast.comparison.errors import SEASONAL, variables
@@ -69,20 +69,33 @@ def per_cent(share: Estimate) -> Cell:
     return share.times(100).cell()
 
 
+def resampled_units(replicates: Replicates, n_days: int) -> str:
+    """Return what a bootstrap over so many test days resampled, with its degrees of freedom.
+
+    Of successive days that are drawn together, each block counts as one unit.
+    """
+    n_blocks, n_groups = replicates.n_days, replicates.n_groups
+    n_seeds = max(replicates.n_seeds.values())
+    blocks = n_days // n_blocks > 1
+    days = f"{n_blocks} blocks of two test days" if blocks else counted(n_days, "test day")
+    units = {days: n_blocks, f"{n_groups} groups of neighbouring cells": n_groups}
+    units |= {f"up to {counted(n_seeds, 'seed')}": n_seeds}
+    several = [
+        f"{name} ({counted(n - 1, 'degree')} of freedom)" for name, n in units.items() if n > 1
+    ]
+    return ", ".join(several or [days])
+
+
 def basis(board: Leaderboard) -> list[str]:
     """Return what the intervals of one table are about, and which cells and rows it lacks."""
     n_seeds = {line.name: board.replicates.n_seeds[line.name] for line in board.lines}
-    n_groups, days, most = board.replicates.n_groups, len(board.errors.days), max(n_seeds.values())
-    n_blocks = board.replicates.n_days
-    blocks = days // n_blocks > 1  # Successive days are drawn together.
-    resampled = [f"{n_blocks} blocks of two test days" if blocks else counted(days, "test day")]
-    resampled += [f"{n_groups} groups of neighbouring cells"] if n_groups > 1 else []
-    resampled += [f"up to {counted(most, 'seed')}"] if most > 1 else []
+    n_groups, most = board.replicates.n_groups, max(n_seeds.values())
+    resampled = resampled_units(board.replicates, len(board.errors.days))
     fixed = [] if n_groups > 1 else ["these cells"]
     fixed += [] if most > 1 else ["this seed"]
     about = f"; it holds for {' and '.join(fixed)} only" if fixed else ""
     found = [
-        f"[95 %]: interval from a bootstrap over {', '.join(resampled)}{about}. "
+        f"[95 %]: interval from a bootstrap over {resampled}{about}. "
         "The day of a window is that of its first target."
     ]
     if single := [name for name, n in n_seeds.items() if n == 1 < most]:

@@ -1,4 +1,4 @@
-"""Clients of a run by the setting `clients`: `cell`, `all`, a file, a column or places.
+"""Clients of a run by the setting `clients`: `cell`, `all`, a file, a column or a partition.
 
 A client holds one or more cells. The samples of all its cells are its samples, ordered by time and,
 within a time, by cell. Samples of one time are a group (`ClientData.group_sizes`), so a batch is
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,8 +26,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from data_prep.base.errors import InputError, Words, close_to, counted, some
+from data_prep.base.errors import InputError, close_to, counted, some
 from stforecast.data.events import read_texts
+from stforecast.data.partition import FORMS, parse_partition
 from stforecast.federated.core.data import ClientData
 
 if TYPE_CHECKING:
@@ -177,33 +177,32 @@ def stacked(of_clients: Sequence[Mapping[str, Tensor]], like: Mapping[str, Tenso
 
 log = logging.getLogger(__name__)
 
-FORMS = "cell, all, a file such as OWNERS.csv, a column of the cube, kmeans:8 or grid:4x4"
-
 
 def check_clients(text: str) -> None:
     """Refuse a text that cannot say what the clients are."""
-    numbers = re.fullmatch(r"kmeans:(\d+)|grid:(\d+)x(\d+)", text)
-    begun = re.match(r"kmeans|grid\b", text)
-    if not text or (begun and not (numbers and all(int(n) for n in numbers.groups() if n))):
+    if not text:
         raise InputError(f"clients is {text!r}; give {FORMS}")
+    parse_partition(text)
 
 
-def partition_cells(text: str, series: Series) -> Partition:
-    """Return the client of each cell of a series, by the setting `clients`."""
+def partition_cells(
+    text: str, series: Series, n_steps: int | None = None, seed: int = 0
+) -> Partition:
+    """Return the client of each cell of a series, by the setting `clients`.
+
+    Partitions that read values read the first `n_steps`; those that draw numbers use the `seed`.
+    """
     check_clients(text)
     if text == "cell":
         return one_per_cell(series.cells)
     if text == "all":
         return Partition.from_labels(["all"] * len(series.cells))
-    kind, _, numbers = text.partition(":")
-    if kind == "kmeans":
-        return Partition.from_labels(_districts(series, int(numbers)))
-    if kind == "grid":
-        rows, _, columns = numbers.partition("x")
-        return Partition.from_labels(_tiles(series, int(rows), int(columns)))
+    if partitioner := parse_partition(text):
+        known = dataclasses.replace(series, values=series.values[:n_steps])
+        return Partition.from_labels(partitioner.split(known, seed))
     if text.endswith(".csv"):
         return _owners(Path(text), series)
-    return Partition.from_labels(_column(series, text))
+    return Partition.from_labels(column_of(series, text))
 
 
 def _owners(path: Path, series: Series) -> Partition:
@@ -241,7 +240,7 @@ def _owners(path: Path, series: Series) -> Partition:
     return dataclasses.replace(partition, models=models)
 
 
-def _column(series: Series, name: str) -> list[str]:
+def column_of(series: Series, name: str) -> list[str]:
     """Return the client of each cell by a column of the cube that has one value a cell."""
     known = series.columns
     if name not in known:
@@ -260,60 +259,6 @@ def _named(names: Sequence[Any], cells: Sequence[Any] | np.ndarray, origin: str)
     if "" in texts:
         raise InputError(f"{origin}: cell {cells[texts.index('')]} has no client; give it a name")
     return texts
-
-
-def _places(series: Series) -> np.ndarray:
-    """Return `(cells, 2)` places on a plane: degrees of latitude, to the east and to the north."""
-    if series.locations is None:
-        raise InputError(
-            f"{series.name} has no locations, which kmeans and grid need; ",
-            Words("prepare it with the place of each cell, or give a file of {clients}"),
-        )
-    lost = ~np.isfinite(series.locations).all(axis=1)
-    if lost.any():
-        raise InputError(
-            f"{series.name}: cell {series.cells[lost][0]} has no location, which kmeans and grid "
-            "need; ",
-            Words("add it, or give a file of {clients}"),
-        )
-    east, north = series.locations.T
-    return np.stack([east * np.cos(np.radians(north.mean())), north], axis=1)
-
-
-def _districts(series: Series, n: int) -> list[str]:
-    """Return the district of each cell, a cluster of places by k-means."""
-    from sklearn.cluster import KMeans
-
-    places = _places(series)
-    if n > (different := len(np.unique(places, axis=0))):
-        raise InputError(
-            f"clients is kmeans:{n}, but {series.name} has cells at {different} places; give "
-            "fewer districts"
-        )
-    # The clients do not depend on the run's seed.
-    found = KMeans(n, n_init=10, random_state=0).fit_predict(places)
-    return [f"district {i + 1}" for i in pd.factorize(found)[0]]
-
-
-def _tiles(series: Series, n_rows: int, n_columns: int) -> list[str]:
-    """Return the tile of each cell; row 1 is in the north, column 1 in the west."""
-    places = _places(series)
-    low, high = places.min(axis=0), places.max(axis=0)
-    share = (places - low) / np.where(high > low, high - low, 1.0)
-    column, row = (
-        np.minimum((part * n).astype(int), n - 1)
-        for part, n in ((share[:, 0], n_columns), (1 - share[:, 1], n_rows))
-    )
-    tiles = [f"tile {r + 1}-{c + 1}" for r, c in zip(row, column, strict=True)]
-    if empty := n_rows * n_columns - len(set(tiles)):
-        log.info(
-            "%s: %d of %d tiles have no cell and are left out, so there are %s",
-            series.name,
-            empty,
-            n_rows * n_columns,
-            counted(len(set(tiles)), "client"),
-        )
-    return tiles
 
 
 def say(clients: Partition, series: Series) -> None:

@@ -15,6 +15,7 @@ from stforecast.data.clock import Calendar, day_slots
 from stforecast.data.covariates import CovariateScaler
 from stforecast.data.dates import DAY
 from stforecast.data.outliers import learnable
+from stforecast.data.partition.heterogeneity import Heterogeneity
 from stforecast.data.scaling import Scaler, fit_scaler
 from stforecast.data.series import Series
 from stforecast.data.splits import Split, make_split
@@ -65,6 +66,12 @@ class PreparedSeries:
         divided = "cell" if clients.by_cell else fingerprint({}, *clients.labels)
         return {"clients": divided, "units": self.series.units}
 
+    @property
+    def heterogeneity(self) -> Heterogeneity:
+        """How much the clients differ in the training part."""
+        known = dataclasses.replace(self.series, values=self.series.values[: self.split.fit.stop])
+        return Heterogeneity.of(known, self.clients)
+
     @cached_property
     def calendar(self) -> Calendar:
         """Local time of the series, and its z-scored covariates."""
@@ -89,6 +96,16 @@ class PreparedSeries:
     def _slots(self) -> np.ndarray:
         times = self.calendar.local_times(np.arange(len(self.z)))
         return day_slots(times, self.window.period, self.calendar.step)
+
+    def of_cells(self, some: slice) -> PreparedSeries:
+        """Return the data of some cells, if each is a client."""
+        position = np.arange(len(self.series.cells))[some]
+        if len(position) == len(self.series.cells):
+            return self
+        series, scaler = self.series.of_cells(position), self.scaler.of_cells(some)
+        return dataclasses.replace(
+            self, series=series, scaler=scaler, z=self.z[:, some], divided=None
+        )
 
     def windows(self, starts: np.ndarray, *, with_next: bool = False) -> Windows:
         """Cut the windows whose first targets are `starts`."""
@@ -198,13 +215,17 @@ def prepare(
     scale: str,
     clients: str = "cell",
     outliers: str = "missing",
+    seed: int = 0,
 ) -> PreparedSeries:
-    """Split and scale a series; `auto` and a table of events are resolved in its window."""
-    divided = partition_cells(clients, series)
-    say(divided, series)
+    """Split and scale a series; `auto` and a table of events are resolved in its window.
+
+    The `seed` is that of partitions of cells that draw numbers.
+    """
     n_steps, calendar = len(series.values), series.calendar
     local_times = calendar.local_times(np.arange(n_steps))
     parts = make_split(split, n_steps, calendar.step, window, local_times)
+    divided = partition_cells(clients, series, parts.fit.stop, seed)
+    say(divided, series)
     window = window.chosen(calendar.step, parts.fit.stop)
     day = max(1, DAY // calendar.step) if outliers == "missing" else None
     scaler = fit_scaler(series.values, parts.fit, scale, series.cells, day)

@@ -176,10 +176,14 @@ class Series:
                 f"{self.name}: {len(absent)} of the {len(cells)} cells that the model was fitted "
                 f"on are missing, e.g. {absent[0]}; give the history of all of them"
             )
+        return dataclasses.replace(self.of_cells(position), cells=np.asarray(cells))
+
+    def of_cells(self, position: np.ndarray) -> Series:
+        """Return the series of the cells at these places, in this order."""
         return dataclasses.replace(
             self,
             values=self.values.take(position, axis=1),  # of the layout that was read
-            cells=np.asarray(cells),
+            cells=self.cells[position],
             locations=None if self.locations is None else self.locations[position],
             adjacency=(
                 None if self.adjacency is None else self.adjacency[np.ix_(position, position)]

@@ -21,6 +21,7 @@ from stforecast.bench.run_groups import pooled, select
 from stforecast.data.prepared import PreparedSeries, prepare
 from stforecast.data.series import Series, as_series
 from stforecast.federated.core.method import Method
+from stforecast.federated.core.mixed_models import models_of_node
 from stforecast.federated.core.state import State
 from stforecast.federated.engine.sizing import pick_device
 from stforecast.federated.engine.trainer import Trainer
@@ -51,10 +52,14 @@ BEFORE_TEST, ON_ALL = "before the test part", "on all data"
 class CubeClients(OwnClients):
     """The clients of a cube, see `stforecast.federated.nodes.run_settings.OwnClients`."""
 
-    def __init__(self, run: RunSettings, path: Path, first: int) -> None:
+    def __init__(self, run: RunSettings, path: Path, first: int, model: str = "") -> None:
         config, series = run.chosen, _read(run, path)
         own = config.data
         data = prepare(series, config.window, own.split, own.scale, config.clients, own.outliers)
+        models = models_of_node(config, model, first, len(data.clients))
+        if any(models):
+            divided = dataclasses.replace(data.clients, models=tuple(models))
+            data = dataclasses.replace(data, divided=divided)
         check_calibration(config, data)
         self.config, self.data, self.path = config, data, path
         self.select: str = config.run.select

@@ -6,6 +6,7 @@ the federation; the server cannot change it:
     data            path of the cube, or of the images: a folder or a NumPy file
     first-client    number of its first client in the whole federation, from 0
     out             folder for the clients' state and results; by default beside the data
+    model           model of its clients, one of the federation's; by default they take turns
     require-secure-aggregation      true: refuse runs whose server learns more than sums
     allow-disclosure                true: take part also where others can compute the readings
 
@@ -29,7 +30,7 @@ from stforecast.federated.nodes.messages import Message
 from stforecast.federated.nodes.node import Node
 from stforecast.federated.nodes.run_settings import FederationSettings
 from stforecast.federated.runs.run_folder import CHECKPOINTS, writing
-from stforecast.flower.hand_over import ALLOW, SECURE_ONLY
+from stforecast.flower.node_settings import ALLOW, SECURE_ONLY
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class Place(NamedTuple):
     first: int
     out: Path
     allow_disclosure: bool = False
+    model: str = ""
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any], token: object) -> Place:
@@ -61,7 +63,8 @@ class Place(NamedTuple):
                 f"{data}: no such file; give the path of this node's cube or images as data"
             )
         out = Path(str(node_config.get("out", data.with_suffix(".federation"))))
-        return cls(data, first, out, bool(node_config.get(ALLOW))).of_run(token)
+        allowed, model = bool(node_config.get(ALLOW)), str(node_config.get("model", ""))
+        return cls(data, first, out, allowed, model).of_run(token)
 
     def of_run(self, token: object) -> Place:
         """Return the place with the folder of a run in its `out`."""
@@ -92,7 +95,7 @@ class FlowerNode:
 
     def __init__(self, run: FederationSettings, place: Place, before: int | None = None) -> None:
         self.run, self.folder = run, place.out
-        self.own = run.clients_at(place.data, place.first)
+        self.own = run.clients_at(place.data, place.first, place.model)
         with writing(place.out):
             place.out.mkdir(parents=True, exist_ok=True)
         about = {"settings": run.chosen.flat(), **self.own.identity}

@@ -1,24 +1,23 @@
-"""Settings of a node, the command that starts its SuperNode, and its worker."""
+"""Settings of a node, and the command that starts its SuperNode."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
-import shutil
 import ssl
 import sys
-import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from data_prep.base.errors import InputError, no_file, reading
-from data_prep.base.files import claim_folder
 from data_prep.cube import open_cube
-from stforecast.flower.hand_over import ALLOW, SECURE_ONLY, WORKER
-from stforecast.flower.supernode import HOST, KeptProcess, find_program
+from stforecast.flower.supernode import HOST, find_program
+
+SECURE_ONLY = "require-secure-aggregation"
+"""Key of whether a node takes part only in runs with secure aggregation."""
+
+ALLOW = "allow-disclosure"
+"""Key of whether a node takes part where others can compute its readings."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +30,8 @@ class NodeSettings:
             .npz file, which are one client: for several, start several nodes.
         first_client: number of this node's first client in the whole federation, counted from 0.
         out: folder for the clients' state and results; by default beside the data.
+        model: model of this node's clients, one of those that the federation names, such as
+            "mlp:hidden_size=16"; by default its clients take turns at them.
         root_certificates: certificate of the authority that signed the server's certificate; by
             default those of the system.
         key: private key of this node (P-384), whose public half is registered.
@@ -39,20 +40,18 @@ class NodeSettings:
         allow_disclosure: take part also in runs whose server, or whose only other party, can
             compute this node's readings from what it sends.
         insecure: use no encryption, for trials on one machine.
-        worker: answer all messages in one process that keeps running, or each in a new process,
-            which needs less memory between messages but takes seconds longer.
     """
 
     superlink: str
     data: Path
     first_client: int
     out: Path | None = None
+    model: str = ""
     root_certificates: Path | None = None
     key: Path | None = None
     require_secure_aggregation: bool = False
     allow_disclosure: bool = False
     insecure: bool = False
-    worker: bool = True
 
     def check(self) -> None:
         """Check all that can be known before the server is asked."""
@@ -95,10 +94,10 @@ class NodeSettings:
         with open_cube(self.data) as cube:
             return self.first_client + cube.sizes["cell"] - 1
 
-    def command(self, port: int, worker: Path | None = None) -> list[str]:
-        """Return the command that starts the SuperNode.
+    def command(self, port: int) -> list[str]:
+        """Return the command that starts the SuperNode, which starts no process for a message.
 
-        It listens at the port for processes on this machine. `worker` is the socket of the worker.
+        It listens at the port for processes on this machine.
         """
         given: dict[str, str | int] = {
             "data": str(self.data.resolve()),
@@ -106,12 +105,12 @@ class NodeSettings:
         }
         if self.out:
             given["out"] = str(self.out.resolve())
+        if self.model:
+            given["model"] = self.model
         if self.require_secure_aggregation:
             given[SECURE_ONLY] = True
         if self.allow_disclosure:
             given[ALLOW] = True
-        if worker:
-            given[WORKER] = str(worker)
         words = " ".join(f"{name}={json.dumps(value)}" for name, value in given.items())
         files = {
             "--root-certificates": self.root_certificates,
@@ -119,28 +118,7 @@ class NodeSettings:
         }
         find_program("flower-supernode")
         start = [sys.executable, "-m", "stforecast.flower.own_supernode"]
-        start += ["--superlink", self.superlink, "--host", HOST]
+        start += ["--superlink", self.superlink, "--host", HOST, "--isolation", "process"]
         flags = [f"{flag}={path.resolve()}" for flag, path in files.items() if path]
         flags += ["--insecure"] if self.insecure else []
         return [*start, "--port", str(port), "--node-config", words, *flags]
-
-
-@contextlib.contextmanager
-def private_folder(name: str) -> Iterator[Path]:
-    """Yield a temporary folder that only this user may enter; those of killed nodes are removed."""
-    folder, lock = claim_folder(Path(tempfile.gettempdir()), f"stforecast-{name}-")
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
-
-
-@contextlib.contextmanager
-def kept_worker() -> Iterator[Path]:
-    """Keep the node's `stforecast.flower.worker` running; yield the path of its socket."""
-    with private_folder("worker") as folder:
-        socket = folder / "socket"
-        with KeptProcess("worker", ("-m", "stforecast.flower.worker", str(socket))):
-            yield socket

@@ -23,6 +23,7 @@ from data_prep.readers.times import check_time_zone
 from stforecast.bench import LOCAL
 from stforecast.bench.kind import DEFAULT, kind_of
 from stforecast.data.anchors import CHOSEN
+from stforecast.data.partition import parse_partition
 from stforecast.data.splits import parse_split
 from stforecast.federated.core.method import Method
 from stforecast.federated.nodes.masker import METRICS
@@ -99,9 +100,9 @@ class RunSettings(FederationSettings):
         """Return the method with a new model."""
         return build_method(self.chosen)
 
-    def clients_at(self, data: Path, first: int) -> CubeClients:
+    def clients_at(self, data: Path, first: int, model: str = "") -> CubeClients:
         """Return the clients of a node's cube."""
-        return CubeClients(self, data, first)
+        return CubeClients(self, data, first, model)
 
     @classmethod
     def read(cls, settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,7 +160,7 @@ def check_config(config: Config) -> None:
         raise InputError(
             f"scale is {config.data.scale!r}: no node knows the others' values; take scale 'cell'"
         )
-    if config.clients.startswith(("kmeans:", "grid:")) or config.clients.endswith(".csv"):
+    if parse_partition(config.clients) or config.clients.endswith(".csv"):
         raise InputError(
             f"clients is {config.clients!r}: no node knows the others' cells; give each node the "
             "cells of one client and clients 'all', or 'cell', or a column of the nodes' cubes"

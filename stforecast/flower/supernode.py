@@ -266,7 +266,7 @@ class Supervisor:
         ending = Ending()
         reader = threading.Thread(target=self._read, args=(process.stdout, ending), daemon=True)
         reader.start()
-        answers = KeptProcess("own app", (*self.answers, f"{HOST}:{port}"))
+        answers = KeptProcess("app", (*self.answers, f"{HOST}:{port}"))
         try:
             with answers if self.answers else contextlib.nullcontext():
                 ending.code = process.wait()

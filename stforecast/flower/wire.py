@@ -21,7 +21,9 @@ from numpy.lib import format as npy
 from torch import Tensor
 
 from stforecast.federated.nodes.messages import Message
-from stforecast.flower.hand_over import ABOUT, PAYLOAD, Array, content_of
+
+ABOUT, PAYLOAD = "about", "payload"
+"""Names of the records of a message of Flower's: one JSON text, and the tensors."""
 
 MOST_TEXT, MOST_TENSORS, MOST_HEADER = 2**24, 10_000, 1_000
 """Limits of a message: characters of `about`, tensors, characters of a tensor's header."""
@@ -34,19 +36,19 @@ POLL = 1.0
 
 
 def pack(message: Message) -> Any:
-    """Convert a message to Flower's content, a `RecordDict`."""
-    return content_of(*encode(message))
+    """Convert a message to Flower's content, a `RecordDict`; tensors as numpy's files."""
+    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-
-def encode(message: Message) -> tuple[str, dict[str, Array]]:
-    """Return a message as JSON text and tensors in the format of numpy's files."""
+    records: dict[str, Any] = {ABOUT: ConfigRecord({"json": json.dumps(message.about)})}
     arrays = {}
     for name, t in message.payload.items():
         values, file = np.ascontiguousarray(t.detach().cpu().numpy()), io.BytesIO()
         values = values.reshape(t.shape)  # numpy makes a number an array of one.
         npy.write_array(file, values, version=(1, 0), allow_pickle=False)
         arrays[name] = Array(str(values.dtype), values.shape, NUMPY, file.getvalue())
-    return json.dumps(message.about), arrays
+    if arrays:
+        records[PAYLOAD] = ArrayRecord(arrays)
+    return RecordDict(records)
 
 
 def unpack(content: Any) -> Message:

@@ -50,8 +50,9 @@ class DataOptions(CheckedOptions):
         clients: what a client of the federation is: a single cell (cell), all cells (all), the
             cells assigned to it by FILE.csv with the columns cell and client, those with the same
             value in a column of the cube, given by its name, such as operator, a district of nearby
-            cells (kmeans:8), or a tile of rows and columns (grid:4x4). A client trains on the
-            samples of all its cells.
+            cells (kmeans:8), a tile of rows and columns (grid:4x4), or those that another partition
+            deals to it (dirichlet:8:concentration=0.1; see: stforecast list partitions). A client
+            trains on the samples of all its cells.
         outliers: readings far from what is usual in their cell, such as spikes and counters that
             were reset: missing (they count as missing) or keep (all are read and learnt); see
             `stforecast.data.outliers`.

@@ -11,10 +11,10 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -32,8 +32,17 @@ from stforecast.data.splits import Split
 from stforecast.forecasting.config import Config
 from stforecast.forecasting.history import warn_of_far_bounds
 from stforecast.forecasting.model import FittedModel
+from stforecast.forecasting.rolling import Rolling
+from stforecast.forecasting.trained_method import TrainedMethod
 from stforecast.intervals.bands import Bands, clip, include_constant, raw_bands
-from stforecast.intervals.calibration import Calibration, Forecasts, calibrate, fewest_scores
+from stforecast.intervals.calibration import (
+    Calibration,
+    Forecasts,
+    calibrate,
+    fewest_scores,
+    fit_scale,
+)
+from stforecast.intervals.radii import ErrorScale, fitted
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 from stforecast.metrics.metric import Scale, Sums, joined_sums
 from stforecast.metrics.point import ROWS, error_sums, interval_sums, tabulated
@@ -64,13 +73,15 @@ def better_season(data: PreparedSeries) -> int:
     week = calendar.steps_in(WEEK)
     if starts.min() < week:
         return day
-    (y, mask), off = data.test_targets, np.zeros(2)
-    std = np.broadcast_to(data.scaler.std, len(y))[:, None, None]
-    for some in (slice(i, i + CELLS) for i in range(0, len(y), CELLS)):
+    off = np.zeros(2)
+    for some in shards_of(len(data.series.cells)):
+        own = data.of_cells(some)
+        y, mask = own.test_targets
+        std = np.broadcast_to(own.scaler.std, len(y))[:, None, None]
         for i, season in enumerate((day, week)):
-            naive = repeat_season(data.z[:, some], starts, data.window.horizon, season, calendar)
-            error = np.abs(naive - y[some]) * std[some]
-            off[i] += error.sum(where=mask[some], dtype=float)
+            naive = repeat_season(own.z, starts, data.window.horizon, season, calendar)
+            error = np.abs(naive - y) * std
+            off[i] += error.sum(where=mask, dtype=float)
     return week if off[1] < off[0] else day
 
 
@@ -105,8 +116,12 @@ def seasonal_scale(data: PreparedSeries) -> Scale:
     return Scale(np.where(mae > 0, mae, np.nan), np.where(mse > 0, np.sqrt(mse), np.nan))
 
 
-CELLS = 512
+CELLS = 128
 """Cells whose forecasts are converted at a time: temporary arrays are in double precision."""
+
+SHARD = 512
+"""Cells whose forecasts are in memory together, if the model forecasts each cell by itself; of the
+last ones, fewer than twice as many."""
 
 SUMMED = 32
 """Cells whose errors are summed at a time, so that temporary arrays stay in the cache."""
@@ -120,39 +135,88 @@ FAR_OFF, FEWEST_OUTSIDE = 1.5, 10
 By = Literal["cell", "client"]
 """Whose errors a table has, beside those of all together."""
 
+NamedSums = tuple[dict[str, Sums], dict[str, str]]
+"""Sums of metrics, and the names of these in tables."""
 
-@dataclass(frozen=True, eq=False)
-class Evaluation:
-    """Forecasts of the validation and the test part by one model, each computed once.
 
-    The intervals of a model that is not calibrated are calibrated on the validation part.
+def shards_of(n_cells: int) -> list[slice]:
+    """Return the shards of so many cells.
+
+    None is a few cells that remain, so each cell has the same sums over steps in any shards.
+
+    >>> shards_of(1500)
+    [slice(0, 512, None), slice(512, 1500, None)]
+    """
+    firsts = range(0, max(n_cells - SHARD, 0) + 1, SHARD)
+    return [slice(i, j) for i, j in zip(firsts, [*firsts[1:], n_cells], strict=True)]
+
+
+def blocks_of(n_cells: int, size: int) -> list[slice]:
+    """Return blocks of so many cells; the last one may be smaller."""
+    return [slice(i, min(i + size, n_cells)) for i in range(0, n_cells, size)]
+
+
+class Found(NamedTuple):
+    """What is kept of a shard.
+
+    Attributes:
+        seconds: seconds that the forecasts of its test part took.
+        calibration: what calibrates the window after the test part; None without intervals.
+        extremes: `(2, cells)` lowest and highest bound of each cell, in the data's units.
+        sums: sums of errors by split; empty if they were not asked for.
     """
 
-    model: FittedModel
-    data: PreparedSeries
+    seconds: float
+    calibration: Calibration | None
+    extremes: np.ndarray
+    sums: dict[str, list[NamedSums]]
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """Forecasts and bounds of some cells by one model, each computed once.
+
+    The intervals of a model that is not calibrated are calibrated on the validation part.
+
+    Attributes:
+        whole: the evaluation of all cells.
+        some: its cells.
+    """
+
+    whole: Evaluation
+    some: slice
+
+    @cached_property
+    def data(self) -> PreparedSeries:
+        """The series of its cells."""
+        return self.whole.data.of_cells(self.some)
 
     @property
     def config(self) -> Config:
         """Settings of the model."""
-        return self.model.config
+        return self.whole.model.config
 
     @cached_property
     def _limits(self) -> tuple[np.ndarray, np.ndarray]:
-        return self.model.limits.scores(self.data.scaler, len(self.data.series.cells))
+        return self.whole.model.limits.scores(self.data.scaler, len(self.data.series.cells))
 
     @cached_property
     def scale(self) -> Scale | None:
         """What scaled metrics divide by; None without a training part."""
-        return seasonal_scale(self.data) if len(self.data.split.train) else None
+        return self.whole.scale and self.whole.scale.of_cells(self.some)
 
     @cached_property
-    def season(self) -> int:
-        """Steps of the season of seasonal naive."""
-        return better_season(self.data)
-
-    @cached_property
-    def _validation(self) -> Forecasts:
+    def validation(self) -> Forecasts:
+        """Forecasts of the validation part."""
         return self._forecasts(self.data.split.validation, self.data.validation_targets)
+
+    @cached_property
+    def known(self) -> Forecasts:
+        """Forecasts of the validation part whose targets precede the test part."""
+        data = self.data
+        if len(data.calibration) == len(data.split.validation):
+            return self.validation
+        return self._forecasts(data.calibration, data.targets(data.calibration))
 
     @cached_property
     def _timed_test(self) -> tuple[Forecasts, float]:
@@ -161,58 +225,245 @@ class Evaluation:
         return forecasts, time.perf_counter() - begin
 
     @property
-    def _test(self) -> Forecasts:
+    def test(self) -> Forecasts:
+        """Forecasts of the test part."""
         return self._timed_test[0]
+
+    def _forecasts(self, starts: np.ndarray, targets: Targets) -> Forecasts:
+        data, predictor = self.data, self.whole.model.predictor
+        if not self.whole.is_one and isinstance(predictor, Rolling | TrainedMethod):
+            predictor = predictor.for_cells(self.some)
+        bands = raw_bands(predictor, data.z, starts, data.calendar, self.config.coverages)
+        return Forecasts(starts, bands, *targets)
+
+    @cached_property
+    def calibrated(self) -> tuple[Bands, dict[float, Calibration]]:
+        """The bands of the test part, and what calibrates the window after it, by coverage."""
+        bands, after = self._widened()
+        if bands is self.test.bands:
+            bands = bands.map(np.copy)
+        include_constant(bands, self.data.z[: self.test.starts.min()])
+        clip(bands, *self._limits)
+        return bands, after
+
+    def _widened(self) -> tuple[Bands, dict[float, Calibration]]:
+        data, test, coverage = self.data, self.test, self.config.coverage
+        if (known := self.whole.model.calibration) is not None:
+            known = known if self.whole.is_one else known.of_cells(self.some)
+            widest = Bands(test.bands.centre, {coverage: test.bands.bounds[coverage]})
+            bands = known.calibrated(widest, data.z, test.starts, data.calendar)
+            return bands, {coverage: known}
+        if (options := self.config.interval).intervals == "none":
+            shape = (len(test.y), test.y.shape[2], 2)
+            as_it_is = Calibration(np.zeros(shape), np.full(shape, np.inf))
+            return test.bands, dict.fromkeys(test.bands.bounds, as_it_is)
+        return calibrate(data, self.known, test, options, self.whole.error_scale)
+
+    def found(self, *, errors: bool, is_chosen: bool) -> Found:
+        """Compute what is kept of it, and drop what is not read again.
+
+        That is the validation part, and the bounds of a selection that is not the chosen one.
+        """
+        split, calibration, extremes = self.data.split, None, np.empty((2, 0))
+        sums = dict[str, list[NamedSums]]()
+        has_bounds = self.config.has_intervals and len(split.test) > 0
+        if errors and len(split.validation):
+            sums["validation"] = self._errors(self.validation)
+        if errors and len(split.test):
+            intervals = self._interval_errors() if has_bounds else []
+            sums["test"] = [*self._errors(self.test), *intervals]
+        if has_bounds and (errors or is_chosen):
+            bands, after = self.calibrated
+            calibration = after[self.config.coverage]
+            lower, upper = bands.bounds[self.config.coverage]
+            ends = lower.min(axis=(1, 2), keepdims=True), upper.max(axis=(1, 2), keepdims=True)
+            extremes = np.stack([self.raw(end, slice(None))[:, 0, 0] for end in ends])
+        seconds = self._timed_test[1] if len(split.test) else 0.0
+        if errors:
+            for name in ("validation", "known", *(() if is_chosen else ("calibrated",))):
+                self.__dict__.pop(name, None)
+        return Found(seconds, calibration, extremes, sums)
+
+    def test_forecasts(self, some: slice) -> dict[str, np.ndarray]:
+        """Return `y_hat` and bounds of some of its cells in the test part, in the data's units.
+
+        Each is `(cells, windows, horizon)`. `lower` and `upper` are the bounds of the widest
+        interval; `lower_50` and `upper_50` cover half.
+        """
+        values = dict[str, np.ndarray]()
+        bounds = self.calibrated[0].bounds if self.config.has_intervals else {}
+        for coverage, (lower, upper) in bounds.items():
+            which = "" if coverage == self.config.coverage else f"_{100 * coverage:g}"
+            values |= {f"lower{which}": lower, f"upper{which}": upper}
+        found = {name: self.raw(bound[some], some) for name, bound in values.items()}
+        return {"y_hat": self.forecast(some), **found}
+
+    def forecast(self, some: slice) -> np.ndarray:
+        """Return `y_hat` of `test_forecasts` alone."""
+        return self.raw(self.test.bands.centre[some], some)
+
+    def raw(self, values: np.ndarray, some: slice) -> np.ndarray:
+        """Convert z-scores `(cells, windows, horizon)` of some of its cells to the data's units.
+
+        A target or bound at a limit is exactly that, whatever the rounding of its z-score.
+        """
+        found = self.data.scaler.of_cells(some).inverse(values, cell_axis=0)
+        for limit, score in zip(self.whole.model.limits, self._limits, strict=True):
+            found = np.where(values == score[some].astype(values.dtype), limit, found)
+        return found
+
+    def _errors(self, forecasts: Forecasts) -> list[NamedSums]:
+        """Return the sums of errors of z-scores, and of those in the data's units."""
+        of_scores = [name for name, metric in METRICS.items() if not metric.relative]
+        scaled, raw = [], []
+        for some in blocks_of(len(forecasts.y), SUMMED):
+            y_hat, y = forecasts.bands.centre[some], forecasts.y[some]
+            mask, scale = forecasts.mask[some], self.scale and self.scale.of_cells(some)
+            scaled.append(error_sums(y_hat, y, mask, of_scores))
+            y_hat, y = self.raw(y_hat, some), self.raw(y, some)
+            raw.append(error_sums(y_hat, y, mask, scale=scale))
+        return [
+            (joined_sums(scaled), {}),
+            (joined_sums(raw), {n: m.raw_name for n, m in METRICS.items()}),
+        ]
+
+    def _interval_errors(self) -> list[NamedSums]:
+        bands, _ = self.calibrated
+        test, scaled, raw = self.test, [], []
+        for some in blocks_of(len(test.y), SUMMED):
+            own, y, mask = bands.of_cells(some), test.y[some], test.mask[some]
+            scale = self.scale and self.scale.of_cells(some)
+            scaled.append(interval_sums(own, y, mask, self.config.coverage))
+            own = own.map(partial(self.raw, some=some))
+            raw.append(interval_sums(own, self.raw(y, some), mask, self.config.coverage, scale))
+        names = {n: m.raw_name for n, m in INTERVAL_METRICS.items()}
+        known, further = joined_sums(scaled), joined_sums(raw)
+        further = {n: sums for n, sums in further.items() if names[n] not in known}
+        return [(known, {}), (further, names)]
+
+
+@dataclass(eq=False)
+class Evaluation:
+    """Forecasts of the validation and the test part by one model, shard by shard.
+
+    Those of a single shard are kept. Of several, only errors and calibration are, once computed.
+
+    Attributes:
+        model: the model.
+        data: the data, split and scaled.
+        took: seconds that the forecasts of the test part took.
+        after: what calibrates the window after the test part.
+        tables: tables of errors by split, and whose they are.
+    """
+
+    model: FittedModel
+    data: PreparedSeries
+    took: float | None = field(default=None, init=False)
+    after: Calibration | None = field(default=None, init=False)
+    tables: dict[str, dict[By, list[pd.DataFrame]]] | None = field(default=None, init=False)
+
+    @property
+    def config(self) -> Config:
+        """Settings of the model."""
+        return self.model.config
+
+    @cached_property
+    def shards(self) -> list[slice]:
+        """The cells of each shard; all are one if forecasts of a cell may read others."""
+        n_cells = len(self.data.series.cells)
+        by_cell = self.data.clients.by_cell and isinstance(self.model.latest, TrainedMethod)
+        return shards_of(n_cells) if by_cell else [slice(0, n_cells)]
+
+    @property
+    def is_one(self) -> bool:
+        """Whether there is one shard."""
+        return len(self.shards) == 1
+
+    def shard(self, some: slice) -> Shard:
+        """Return the shard of some cells."""
+        return self._only if self.is_one else Shard(self, some)
+
+    @cached_property
+    def _only(self) -> Shard:
+        return Shard(self, self.shards[0])
+
+    @cached_property
+    def scale(self) -> Scale | None:
+        """What scaled metrics divide by; None without a training part."""
+        if not len(self.data.split.train):
+            return None
+        shards = shards_of(len(self.data.series.cells))
+        parts = [seasonal_scale(self.data.of_cells(some)) for some in shards]
+        return Scale(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+    @cached_property
+    def season(self) -> int:
+        """Steps of the season of seasonal naive."""
+        return better_season(self.data)
+
+    @cached_property
+    def error_scale(self) -> ErrorScale | None:
+        """Size of errors by time, whose weights are fitted once for all shards; None for one."""
+        if self.is_one or self.config.interval.intervals != "normalised":
+            return None
+        some = Shard(self, fitted(len(self.data.series.cells)))
+        return fit_scale(some.data, some.known)
 
     @property
     def seconds(self) -> float:
         """Seconds that the forecasts of the test part took."""
-        return self._timed_test[1]
+        if self.took is None:
+            _run_through({"": self}, errors=False)
+        return self.took or 0.0
 
-    def _forecasts(self, starts: np.ndarray, targets: Targets) -> Forecasts:
-        data, coverages = self.data, self.config.coverages
-        bands = raw_bands(self.model.predictor, data.z, starts, data.calendar, coverages)
-        return Forecasts(starts, bands, *targets)
+    def calibration(self) -> Calibration:
+        """Return what calibrates the bands of the window after the data."""
+        if self.after is None:
+            _run_through({"": self}, errors=False)
+        assert self.after is not None
+        return self.after
 
-    @cached_property
-    def _calibrated(self) -> tuple[Bands, dict[float, Calibration]]:
-        """Return the bands of the test part, and what calibrates the window after it."""
-        bands, after = self._widened()
-        if bands is self._test.bands:
-            bands = bands.map(np.copy)
-        include_constant(bands, self.data.z[: self._test.starts.min()])
-        clip(bands, *self._limits)
-        lower, upper = bands.bounds[self.config.coverage]
-        extremes = lower.min(axis=(1, 2), keepdims=True), upper.max(axis=(1, 2), keepdims=True)
-        raw = (self.raw(scores, slice(None))[:, 0, 0] for scores in extremes)
-        warn_of_far_bounds(self.data.series, *raw)
-        return bands, after
+    def keep(self, parts: Sequence[Found], *, is_chosen: bool) -> None:
+        """Join what is kept of the shards, and warn of it."""
+        data, self.took = self.data, sum(part.seconds for part in parts)
+        found = [part.calibration for part in parts if part.calibration is not None]
+        if found and self.after is None:
+            self.after = found[0] if self.is_one else Calibration.of_parts(found)
+            self._warn_of_bounds(self.after)
+            extremes = np.concatenate([part.extremes for part in parts], axis=1)
+            warn_of_far_bounds(data.series, *extremes)
+        if not any(part.sums for part in parts):
+            return
+        ids: dict[By, Sequence[object] | np.ndarray] = {"cell": data.series.cells}
+        if not data.clients.by_cell:
+            ids["client"] = data.clients.labels
+        self.tables, sums = {}, dict[str, list[NamedSums]]()
+        for split in list(parts[0].sums):
+            # Sums take more memory than the tables of many cells.
+            of_shards = zip(*(part.sums.pop(split) for part in parts), strict=True)
+            sums[split] = [(joined_sums([sums for sums, _ in of]), of[0][1]) for of in of_shards]
+            self.tables[split] = {
+                by: [t for of in sums[split] for t in tabulated(of[0], own, of[1], MOST_CROSSED)]
+                for by, own in ids.items()
+            }
+        if is_chosen and found:
+            self._warn_of_coverage(sums)
 
-    def _widened(self) -> tuple[Bands, dict[float, Calibration]]:
-        data, options, test = self.data, self.config.interval, self._test
-        if (known := self.model.calibration) is not None:
-            coverage = self.config.coverage
-            widest = Bands(test.bands.centre, {coverage: test.bands.bounds[coverage]})
-            bands = known.calibrated(widest, data.z, test.starts, data.calendar)
-            return bands, {coverage: known}
-        if options.intervals == "none":
-            shape = (len(test.y), test.y.shape[2], 2)
-            as_it_is = Calibration(np.zeros(shape), np.full(shape, np.inf))
-            return test.bands, dict.fromkeys(test.bands.bounds, as_it_is)
-        starts, validation = data.calibration, self._validation
-        if len(starts) < len(data.split.validation):
-            validation = self._forecasts(starts, data.targets(starts))
-        fewest = fewest_scores((1 + self.config.coverage) / 2)
-        if options.intervals == "normalised" and len(starts) < fewest:
+    def _warn_of_bounds(self, after: Calibration) -> None:
+        """Warn of bounds that are calibrated on too few errors, or on none."""
+        data, intervals = self.data, self.config.interval.intervals
+        if self.model.calibration is not None or intervals == "none":
+            return
+        n, fewest = len(data.calibration), fewest_scores((1 + self.config.coverage) / 2)
+        if intervals == "normalised" and n < fewest:
             log.warning(
                 "%s: bounds are calibrated on %s, fewer than %d, so errors of all steps ahead are "
                 "taken together; look at the coverage, or give a longer history",
                 data.series.name,
-                counted(len(starts), "window"),
+                counted(n, "window"),
                 fewest,
             )
-        bands, after = calibrate(data, validation, test, options)
-        endless = np.isinf(after[self.config.coverage].radius).any(axis=(1, 2))
+        endless = np.isinf(after.radius).any(axis=(1, 2))
         if endless.any():
             log.warning(
                 "%s: too few validation targets for an interval of coverage %g of %s: %s; their "
@@ -223,35 +474,19 @@ class Evaluation:
                 counted(int(endless.sum()), "cell"),
                 some_of(data.series.cells[endless]),
             )
-        return bands, after
 
-    def sum_up(self, is_chosen: bool) -> None:
-        """Tabulate all errors, and drop what takes gigabytes of many cells and is not read again.
-
-        That is the validation part, and the bounds of a selection that is not the chosen one.
-        """
-        for split in ("validation", "test"):
-            self.errors(split)
-        if is_chosen and self.config.has_intervals and len(self.data.split.test):
-            self._warn_of_coverage()
-        for name in ("_validation", *(() if is_chosen else ("_calibrated",))):
-            self.__dict__.pop(name, None)
-
-    def _warn_of_coverage(self) -> None:
+    def _warn_of_coverage(self, sums: Mapping[str, list[NamedSums]]) -> None:
         """Warn of bounds that contain far fewer values of the test part than they promise."""
-        test, coverage = self._test, self.config.coverage
-        lower, upper = self._calibrated[0].bounds[coverage]
-        found = ((lower <= test.y) & (test.y <= upper)).mean(where=test.mask)
-        promised = (1 - coverage) * test.mask.sum()
-        if promised < FEWEST_OUTSIDE or (1 - found) < FAR_OFF * (1 - coverage):
+        # Errors of z-scores come first, then those in the data's units, and those of bounds.
+        coverage, (within, seen) = self.config.coverage, sums["test"][2][0]["coverage"]
+        found = within.sum() / max(seen.sum(), 1)
+        if (1 - coverage) * seen.sum() < FEWEST_OUTSIDE or (1 - found) < FAR_OFF * (1 - coverage):
             return
         why = "they are the model's own, which nothing calibrates"
         if self.config.interval.intervals != "none":
             why = "values are unlike the earlier ones that bounds are calibrated on"
-            errors = [
-                np.abs(of.bands.centre - of.y).mean(where=of.mask)
-                for of in (test, *([self._validation] if len(self.data.split.validation) else ()))
-            ]
+            totals = [sums[split][0][0]["mae"] for split in ("test", "validation") if split in sums]
+            errors = [total.sum() / max(weight.sum(), 1) for total, weight in totals]
             if len(errors) == 2 and errors[0] > errors[1] > 0:
                 why = (
                     f"errors there are {errors[0] / errors[1]:.2g} times those in the validation "
@@ -267,27 +502,7 @@ class Evaluation:
     def errors(self, split: str, by: By = "cell") -> list[pd.DataFrame]:
         """Return tables of the errors on `validation` or `test`; none without windows."""
         by = "cell" if self.data.clients.by_cell else by
-        if split == "validation":
-            return self._validation_errors[by] if len(self.data.split.validation) else []
-        return self._test_errors[by] if len(self.data.split.test) else []
-
-    def test_forecasts(self, some: slice) -> dict[str, np.ndarray]:
-        """Return `y_hat` of some cells in the test part, in the data's units, and its bounds.
-
-        Each is `(cells, windows, horizon)`. `lower` and `upper` are the bounds of the widest
-        interval; `lower_50` and `upper_50` cover half.
-        """
-        values = dict[str, np.ndarray]()
-        bounds = self._calibrated[0].bounds if self.config.has_intervals else {}
-        for coverage, (lower, upper) in bounds.items():
-            which = "" if coverage == self.config.coverage else f"_{100 * coverage:g}"
-            values |= {f"lower{which}": lower, f"upper{which}": upper}
-        found = {name: self.raw(bound[some], some) for name, bound in values.items()}
-        return {"y_hat": self.forecast(some), **found}
-
-    def forecast(self, some: slice) -> np.ndarray:
-        """Return `y_hat` of `test_forecasts` alone."""
-        return self.raw(self._test.bands.centre[some], some)
+        return (self.tables or {}).get(split, {}).get(by, [])
 
     def r2(self) -> float:
         """Return the coefficient of determination of the test part's forecasts.
@@ -295,90 +510,44 @@ class Evaluation:
         1 minus the sum of squared errors divided by that of differences from each cell's mean, both
         of z-scores and over all cells; 1 is the best, 0 is that of the mean of the part itself.
         """
-        y, y_hat, seen = self._test.y, self._test.bands.centre, self._test.mask
-        seen_of_cell = np.maximum(seen.sum(axis=(1, 2), keepdims=True), 1)
-        mean = np.where(seen, y, 0.0).sum(axis=(1, 2), keepdims=True) / seen_of_cell
-        errors, spread = (
-            np.square(other - y)[seen].sum(dtype=np.float64)
-            for other in (y_hat, np.broadcast_to(mean, y.shape))
-        )
+        errors = spread = 0.0
+        for some in self.shards:
+            test = self.shard(some).test
+            y, seen = test.y, test.mask
+            seen_of_cell = np.maximum(seen.sum(axis=(1, 2), keepdims=True), 1)
+            mean = np.where(seen, y, 0.0).sum(axis=(1, 2), keepdims=True) / seen_of_cell
+            errors += np.square(test.bands.centre - y)[seen].sum(dtype=np.float64)
+            spread += np.square(np.broadcast_to(mean, y.shape) - y)[seen].sum(dtype=np.float64)
         return float(1 - errors / spread) if spread else float("nan")
 
-    def calibration(self) -> Calibration:
-        """Return what calibrates the bands of the window after the data."""
-        return self._calibrated[1][self.config.coverage]
 
-    @cached_property
-    def blocks(self) -> list[slice]:
-        """Cells whose values are converted at a time."""
-        return self._blocks_of(CELLS)
+def evaluated(
+    evaluations: Mapping[str, Evaluation], select: str, *, errors: bool
+) -> Iterator[dict[str, Shard]]:
+    """Evaluate shard by shard; yield each by all selections before it is dropped.
 
-    def _blocks_of(self, size: int) -> list[slice]:
-        n_cells = len(self.data.series.cells)
-        return [slice(i, min(i + size, n_cells)) for i in range(0, n_cells, size)]
-
-    def raw(self, values: np.ndarray, some: slice) -> np.ndarray:
-        """Convert z-scores `(cells, windows, horizon)` of some cells to the data's units.
-
-        A target or bound at a limit is exactly that, whatever the rounding of its z-score.
-        """
-        found = self.data.scaler.of_cells(some).inverse(values, cell_axis=0)
-        for limit, score in zip(self.model.limits, self._limits, strict=True):
-            found = np.where(values == score[some].astype(values.dtype), limit, found)
-        return found
-
-    @cached_property
-    def _validation_errors(self) -> dict[By, list[pd.DataFrame]]:
-        return self._tabulated(self._errors(self._validation))
-
-    @cached_property
-    def _test_errors(self) -> dict[By, list[pd.DataFrame]]:
-        intervals = self._interval_errors() if self.config.has_intervals else []
-        return self._tabulated([*self._errors(self._test), *intervals])
-
-    def _tabulated(self, found: list[NamedSums]) -> dict[By, list[pd.DataFrame]]:
-        """Tabulate sums, which take more memory than the tables of many cells."""
-        ids: dict[By, Sequence[object] | np.ndarray] = {"cell": self.data.series.cells}
-        if not self.data.clients.by_cell:
-            ids["client"] = self.data.clients.labels
-        return {
-            by: [t for sums, names in found for t in tabulated(sums, own, names, MOST_CROSSED)]
-            for by, own in ids.items()
-        }
-
-    def _errors(self, forecasts: Forecasts) -> list[NamedSums]:
-        """Return the sums of errors of z-scores, and of those in the data's units."""
-        of_scores = [name for name, metric in METRICS.items() if not metric.relative]
-        scaled, raw = [], []
-        for some in noting(self._blocks_of(SUMMED), "summing errors"):
-            y_hat, y = forecasts.bands.centre[some], forecasts.y[some]
-            mask, scale = forecasts.mask[some], self.scale and self.scale.of_cells(some)
-            scaled.append(error_sums(y_hat, y, mask, of_scores))
-            y_hat, y = self.raw(y_hat, some), self.raw(y, some)
-            raw.append(error_sums(y_hat, y, mask, scale=scale))
-        return [
-            (joined_sums(scaled), {}),
-            (joined_sums(raw), {n: m.raw_name for n, m in METRICS.items()}),
-        ]
-
-    def _interval_errors(self) -> list[NamedSums]:
-        bands, _ = self._calibrated
-        coverage, test = self.config.coverage, self._test
-        scaled, raw = [], []
-        for some in noting(self._blocks_of(SUMMED), "summing errors of bounds"):
-            own, y, mask = bands.of_cells(some), test.y[some], test.mask[some]
-            scale = self.scale and self.scale.of_cells(some)
-            scaled.append(interval_sums(own, y, mask, coverage))
-            own = own.map(partial(self.raw, some=some))
-            raw.append(interval_sums(own, self.raw(y, some), mask, coverage, scale))
-        names = {n: m.raw_name for n, m in INTERVAL_METRICS.items()}
-        known, further = joined_sums(scaled), joined_sums(raw)
-        further = {n: sums for n, sums in further.items() if names[n] not in known}
-        return [(known, {}), (further, names)]
+    Args:
+        evaluations: the model of each selection, on the same data.
+        select: the chosen selection, whose bounds are kept with a shard.
+        errors: whether errors are summed and tabulated, too.
+    """
+    models = list(dict.fromkeys(evaluations.values()))
+    chosen = evaluations.get(select, models[-1])
+    parts: dict[Evaluation, list[Found]] = {model: [] for model in models}
+    for some in noting(chosen.shards, "evaluating"):
+        shards = {model: model.shard(some) for model in models}
+        for model in models:
+            parts[model].append(shards[model].found(errors=errors, is_chosen=model is chosen))
+        yield {name: shards[model] for name, model in evaluations.items()}
+        del shards
+    for model, found in parts.items():
+        model.keep(found, is_chosen=model is chosen)
 
 
-NamedSums = tuple[dict[str, Sums], dict[str, str]]
-"""Sums of metrics, and the names of these in tables."""
+def _run_through(evaluations: Mapping[str, Evaluation], *, errors: bool) -> None:
+    select = next(iter(evaluations.values())).config.run.select
+    for _ in evaluated(evaluations, select, errors=errors):
+        pass
 
 
 def on_new_data(model: FittedModel, series: Series) -> Evaluation:
@@ -400,13 +569,8 @@ def error_table(evaluations: Mapping[str, Evaluation], by: By = "cell") -> pd.Da
 
 def error_tables(evaluations: Mapping[str, Evaluation], by: By = "cell") -> Iterator[pd.DataFrame]:
     """Yield the parts of `error_table`, which are too many for the memory with many cells."""
-
-    def is_chosen(evaluation: Evaluation) -> bool:
-        return evaluation is evaluations.get(evaluation.config.run.select)
-
-    # The chosen one is last, as its bounds are kept.
-    for evaluation in sorted(dict.fromkeys(evaluations.values()), key=is_chosen):
-        evaluation.sum_up(is_chosen(evaluation))
+    if any(evaluation.tables is None for evaluation in evaluations.values()):
+        _run_through(evaluations, errors=True)
     for split in ("validation", "test"):
         for selection, evaluation in evaluations.items():
             part: list[pd.DataFrame] = []
@@ -420,19 +584,46 @@ def error_tables(evaluations: Mapping[str, Evaluation], by: By = "cell") -> Iter
                 yield pd.concat(part, ignore_index=True).assign(**of)
 
 
-def forecast_values(
-    evaluations: Mapping[str, Evaluation], select: str, some: slice
-) -> dict[str, np.ndarray]:
-    """Return the variables of `forecasts_dataset` by cell, window and step ahead, of some cells."""
-    chosen = evaluations[select]
+def forecast_values(shards: Mapping[str, Shard], select: str, some: slice) -> dict[str, np.ndarray]:
+    """Return the variables of `forecasts_dataset` by cell, window and step ahead.
+
+    They are of some cells of a shard, which is given as evaluated by each selection.
+    """
+    chosen = shards[select]
     y, mask = chosen.data.test_targets
     found = chosen.test_forecasts(some)
     found["y"] = np.where(mask[some], chosen.raw(y[some], some), np.nan)
-    for selection, evaluation in evaluations.items():
-        if evaluation is not chosen:
-            found[_name_of(selection)] = evaluation.forecast(some)
-    if (naive := seasonal_forecast(chosen.data, some, chosen.season)) is not None:
+    for selection, shard in shards.items():
+        if shard is not chosen:
+            found[_name_of(selection)] = shard.forecast(some)
+    if (naive := seasonal_forecast(chosen.data, some, chosen.whole.season)) is not None:
         found["seasonal_naive"] = chosen.raw(naive, some)
+    return found
+
+
+def forecast_blocks(
+    evaluations: Mapping[str, Evaluation], select: str, *, errors: bool = False
+) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+    """Yield the first cell and the `forecast_values` of successive blocks of cells.
+
+    With `errors`, they are summed and tabulated on the way.
+    """
+    for shards in evaluated(evaluations, select, errors=errors):
+        chosen = shards[select]
+        for some in blocks_of(len(chosen.data.series.cells), CELLS):
+            yield chosen.some.start + some.start, forecast_values(shards, select, some)
+        del shards, chosen  # Before the next shard is forecast.
+
+
+def _joined(
+    blocks: Iterable[tuple[int, Mapping[str, np.ndarray]]], n_cells: int
+) -> dict[str, np.ndarray]:
+    """Join the blocks of so many cells."""
+    found = dict[str, np.ndarray]()
+    for first, values in blocks:
+        for name, part in values.items():
+            whole = found.setdefault(name, np.empty((n_cells, *part.shape[1:]), part.dtype))
+            whole[first : first + len(part)] = part
     return found
 
 
@@ -444,16 +635,18 @@ def forecasts_dataset(
     evaluations: Mapping[str, Evaluation],
     select: str,
     found: Mapping[str, np.ndarray] | None = None,
+    *,
+    errors: bool = False,
 ) -> xr.Dataset:
     """Return the forecasts of the test part by all selections.
 
     `select` is the own selection of the model. For a description alone, `found` stands for the
-    `forecast_values` of all cells.
+    forecasts. `errors` is as for `forecast_blocks`.
     """
     chosen = evaluations[select]
     data, config = chosen.data, chosen.config
     series, units = data.series, {"units": data.series.units}
-    found = forecast_values(evaluations, select, slice(None)) if found is None else found
+    found = found or _joined(forecast_blocks(evaluations, select, errors=errors), len(series.cells))
     about: dict[str, dict[str, Any]] = {
         name: {**units, "long_name": LONG_NAMES[name]} for name in ("y_hat", "y")
     }

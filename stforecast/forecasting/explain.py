@@ -187,7 +187,8 @@ def _forecast(predictor: Predictor, z: Values, calendar: Calendar, cells: np.nda
     """Return forecasts `(cells, horizon)`; those of others are computed only if these need them."""
     start = np.array([len(z)])
     if isinstance(predictor, TrainedMethod) and predictor.clients.by_cell:
-        found = predictor.of_cells(z, start, calendar, cells)[:, 0]
+        own = predictor.for_cells(cells)
+        found = own.predict(z[:, cells], start, calendar.of_cells(cells))[:, 0]
     else:
         found = predictor.predict(z, start, calendar)[cells, 0]
     return found.astype(float)  # In single precision, parts would not add up.

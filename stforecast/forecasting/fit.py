@@ -112,7 +112,9 @@ def prepare_series(asked: Config, data: Data) -> tuple[Config, PreparedSeries]:
     if warning := period_warning(step, config.window.period):
         log.warning(warning)
     own = config.data
-    prepared = prepare(series, config.window, own.split, own.scale, config.clients, own.outliers)
+    prepared = prepare(
+        series, config.window, own.split, own.scale, config.clients, own.outliers, config.run.seed
+    )
     config = dataclasses.replace(config, window=prepared.window).for_cells(len(series.cells))
     if config.training.rounds != asked.training.rounds:
         log.info(

@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, get_args
 
@@ -15,7 +16,7 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError, choose
-from data_prep.base.progress import doing, noting
+from data_prep.base.progress import doing
 from data_prep.netcdf import dump_blocks
 from stforecast.bench.progress import rounds_bar
 from stforecast.data.cubes import Data, name_of
@@ -552,6 +553,8 @@ class Forecaster(Estimator):
     def test_forecasts(self, data: Data | Series | None = None) -> xr.Dataset:
         """Return the forecasts of the test part, or of other data, with the observed targets.
 
+        Those of more than about 1,000 cells are not kept, and computed again at each call.
+
         Args:
             data: as for `evaluate`; by default the test part of the data it was fitted on.
 
@@ -584,23 +587,26 @@ class Forecaster(Estimator):
         """Write `test_forecasts` into an open file, block by block of the cells.
 
         Forecasts and bounds are rounded by less than 1e-5 of the deviation of their cell's values,
-        and compressed.
+        and compressed. Errors are summed on the way, so that `errors` forecasts nothing again.
         """
-        select, blocks = self.config.run.select, self._evaluation().blocks
-        std = np.broadcast_to(self.data_.scaler.std, len(self.cells))
+        select, std = self.config.run.select, self.data_.scaler.std
+        std = np.broadcast_to(std, len(self.cells))[:, None, None]
+        summed = all(of.tables is not None for of in self._evaluations.values())
+        blocks = evaluations.forecast_blocks(self._evaluations, select, errors=not summed)
 
-        def values(some: slice) -> dict[str, np.ndarray]:
-            found = evaluations.forecast_values(self._evaluations, select, some)
-            unit = 2.0 ** (np.floor(np.log2(std[some])) - 16)[:, None, None]
+        def rounded(first: int, found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            of_cells = std[first : first + len(found["y"])]
+            unit = 2.0 ** (np.floor(np.log2(of_cells)) - 16)
             observed = "y", "seasonal_naive"
             return {n: v if n in observed else np.round(v / unit) * unit for n, v in found.items()}
 
-        shapes = {name: part.shape[1:] for name, part in values(slice(1)).items()}
+        begin = next(blocks)
+        shapes = {name: part.shape[1:] for name, part in begin[1].items()}
         like = {n: np.broadcast_to(np.nan, (len(self.cells), *s)) for n, s in shapes.items()}
         described = evaluations.forecasts_dataset(self._evaluations, select, like)
         rows = {n: IN_CHUNK // max(1, math.prod(s)) for n, s in shapes.items()}
         chunks = {n: (max(1, min(rows[n], len(self.cells))), *s) for n, s in shapes.items()}
-        parts = ((some.start, values(some)) for some in noting(blocks, "writing forecasts"))
+        parts = ((first, rounded(first, found)) for first, found in chain([begin], blocks))
         dump_blocks(self._limited(described), chunks, parts, target, packed=True)
 
     def _limited(self, found: xr.Dataset) -> xr.Dataset:
@@ -734,7 +740,9 @@ class Forecaster(Estimator):
 
         def tested(split: str) -> FoldResult:
             fitted = Forecaster.recorded({**asked, "split": split}).fit(data, progress=False)
-            return FoldResult(fitted.evaluate(), fitted.test_forecasts(), fitted.data_.parts())
+            of_fold, select = fitted._evaluations, fitted.config.run.select
+            found = evaluations.forecasts_dataset(of_fold, select, errors=True)
+            return FoldResult(fitted.evaluate(), fitted._limited(found), fitted.data_.parts())
 
         return run_folds(plan, tested, progress=progress)
 

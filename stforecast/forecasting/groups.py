@@ -101,7 +101,11 @@ class Groups:
         return found
 
     def thresholds(self, threshold: Threshold | None) -> dict[object, float] | None:
-        """Return the threshold of each group: its own if there is one, or the sum of its cells'."""
+        """Return the threshold of each group, by its label.
+
+        It is its own, such as that of `site north`, or its level's, such as that of `site`, which
+        all sites then have. Otherwise it is the sum of its cells': capacities add up.
+        """
         if threshold is None:
             return None
         own: dict[str, float] = {}
@@ -111,7 +115,8 @@ class Groups:
         else:
             common = float(threshold)
         sums = self.sum(np.array([own.get(str(cell), common) for cell in self.cells]))
-        return {name: own.get(name, v) for name, v in zip(self.labels, sums.tolist(), strict=True)}
+        rows = zip(self.labels, self.levels, sums.tolist(), strict=True)
+        return {name: own.get(name, own.get(level, total)) for name, level, total in rows}
 
 
 def read_groups(text: str, series: Series) -> Groups:

@@ -155,7 +155,8 @@ def _outlook(
         coverage = bounds.upper.attrs["coverage"]
         chances = exceedance(uncut, *bounds, threshold, coverage, limits)
     numbers = by_cell.select_dtypes("float").map(in_digits)
-    numbers = numbers.round(dict.fromkeys(("probability", "highest_probability"), DECIMALS))
+    steps = f"expected_steps_{side_of(uncut).beyond}"
+    numbers = numbers.round(dict.fromkeys(("probability", "highest_probability", steps), DECIMALS))
     return Outlook(
         uncut.clip(*limits),
         bounds and Interval(*(bound.clip(*limits) for bound in bounds)),

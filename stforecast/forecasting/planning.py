@@ -142,7 +142,7 @@ def _places(
 
     They are NaN without bounds, and with infinite ones, from which no spread follows.
     """
-    limit = _limits(threshold, forecast, limits)
+    limit = cell_limits(threshold, forecast, limits)
     _check_uncut(forecast, lower, upper)
     centre, low, high = (table.to_numpy(dtype=float) for table in (forecast, lower, upper))
     _check_inside(centre, forecast.columns, low, high)
@@ -244,7 +244,7 @@ def plan(
     table[f"{side.worst}_time"] = known.idxmax().reindex(forecast.columns)
     if threshold is None:
         return table
-    limit = _limits(threshold, forecast, limits)
+    limit = cell_limits(threshold, forecast, limits)
     table["threshold"] = limit
     limit = sign * limit
     table["headroom"] = limit - load.max()
@@ -331,7 +331,7 @@ def _of_values(forecast: pd.DataFrame, limits: tuple[float, float] | None) -> tu
     return lowest, highest
 
 
-def _limits(
+def cell_limits(
     threshold: Threshold, forecast: pd.DataFrame, of_values: tuple[float, float] | None
 ) -> np.ndarray:
     """Return the threshold of each cell `(cells,)`."""

@@ -29,7 +29,7 @@ from typing import Any
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError, reading
+from data_prep.base.errors import InputError, Words, reading
 from data_prep.cube import check_axes, check_values
 from data_prep.netcdf import open_netcdf
 from data_prep.readers.hdf5 import open_hdf5
@@ -41,6 +41,9 @@ MODEL = "forecaster.json"
 
 FORECASTS = "forecasts.nc"
 """File of the forecasts of the test part."""
+
+SUMS = "sums.nc"
+"""File of the sums of errors of a run without forecasts, see `stforecast.comparison.sums`."""
 
 METRIC_COLUMNS = (
     "method", "data", "service", "seed", "client", "horizon", "split", "selection", "metric",
@@ -162,10 +165,22 @@ class ForecastRun(Run):
 
     def open_forecasts(self) -> xr.Dataset:
         """Open `forecasts`: a small file once; a large one is read where it is used."""
+        if self.kept:
+            raise InputError(
+                f"{self.folder}: its forecasts are gone, only sums of its errors are kept; run its "
+                "row of the benchmark again, with ",
+                Words("{row}", row=self.label),
+            )
         path = self.folder / FORECASTS
         if path.is_file() and (found := path.stat()).st_size <= SMALL:
             return _loaded(path, found.st_mtime_ns, found.st_size).copy()
         return _open(path)
+
+    def kept_sums(self) -> xr.Dataset:
+        """`sums.nc` of a run without forecasts."""
+        path = self.folder / SUMS
+        with reading(path, "as sums of errors", AGAIN), open_netcdf(path) as ds:
+            return ds.load()
 
     @property
     def kept_round(self) -> str:

@@ -32,12 +32,14 @@ from stforecast.federated.runs.unfinished_run import Checkpointer
 from stforecast.federated.uploads.uplink import Sent, count_uploads
 from stforecast.forecasting.config import Config
 from stforecast.forecasting.fit import Predictor, fit_baseline
+from stforecast.forecasting.new_cells import expected_week
 from stforecast.forecasting.trained_method import (
     TrainedMethod,
     build_method,
     cells_of_clients,
     federate,
 )
+from stforecast.methods.mixing import EXPECTED, WEEK
 
 SPANS = {"daily": pd.Timedelta(days=1), "weekly": pd.Timedelta(days=7)}
 """Time between two refits within the test part."""
@@ -79,6 +81,11 @@ class Rolling:
     def state(self) -> dict[str, np.ndarray]:
         """Return the state of the latest model, since a saved one forecasts after the data."""
         return self.models[-1].state()
+
+    def for_cells(self, some: slice) -> Rolling:
+        """Return what forecasts some cells, if each is a client."""
+        of_some = [m.for_cells(some) if isinstance(m, TrainedMethod) else m for m in self.models]
+        return dataclasses.replace(self, models=of_some)
 
     def predict(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         """Forecast `(cells, windows, horizon)`, each window by the latest model at its start."""
@@ -206,10 +213,16 @@ def go_on(
         state.round = fitted.round
     for _ in range(options.refit_rounds):
         federation.run_round()
-    reports = federation.reports
+    ready, reports = federation.ready(), federation.reports
+    if EXPECTED in (memory := fitted.snapshot.clients.memory):
+        # A cell that was new also reads its later readings; they may all be in a trial.
+        week, before = ready.server[WEEK], memory[EXPECTED]
+        now = torch.from_numpy(expected_week(data.z, data.calendar, week.cpu().numpy()))
+        renewed = before.any(dim=1, keepdim=True) & now.to(before).any(dim=1, keepdim=True)
+        ready.clients.memory[EXPECTED] = torch.where(renewed, now.to(before), before)
     cost = {
         "rounds": len(reports),
         "bytes_down": sum(r.bytes_down for r in reports),
         "bytes_up": sum(r.bytes_up for r in reports),
     }
-    return fitted.refitted(federation.ready(), own), cost
+    return fitted.refitted(ready, own), cost

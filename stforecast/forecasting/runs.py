@@ -17,6 +17,7 @@ from data_prep.netcdf import netcdf_target
 from stforecast.bench.run_groups import pooled, select
 from stforecast.data.anchors import CHOSEN
 from stforecast.data.clients import partition_cells
+from stforecast.data.partition import parse_partition
 from stforecast.data.prepared import PreparedSeries
 from stforecast.data.series import Series
 from stforecast.data.window_spec import AUTO, AUTO_DAYS, AUTO_WEEKDAYS
@@ -135,8 +136,10 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
     def write_results(self) -> None:
         """Write the model, the errors, the rounds and the forecasts."""
         forecaster, out = self.forecaster, self.folder
-        # First, as it drops what other selections need before the saved one has its bounds.
-        self._write_errors("cell", out / "metrics.csv")
+        # Forecasts come first: errors are summed, and bounds calibrated, on the way.
+        with atomic_path(out / "forecasts.nc") as part, netcdf_target(part) as target:
+            forecaster.dump_forecasts(target)
+            self._write_errors("cell", out / "metrics.csv")  # It refuses results without errors.
         if not forecaster.data_.clients.by_cell:
             self._write_errors("client", out / "clients.csv")
         forecaster.save(out / "model")
@@ -145,8 +148,6 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
         write_csv(rounds if len(rounds) else no_rounds, out / "rounds.csv")
         if len(forecaster.refits_):
             write_csv(forecaster.refits_, out / "refits.csv")
-        with atomic_path(out / "forecasts.nc") as part, netcdf_target(part) as target:
-            forecaster.dump_forecasts(target)
 
     def _write_errors(self, by: By, path: Path) -> None:
         forecaster = self.forecaster
@@ -190,9 +191,14 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
 
 
 def content_of(series: Series, clients: str) -> str:
-    """Return the fingerprint of a series, and of the clients of its cells if a table has these."""
-    tabled = clients not in ("cell", "all")
-    owners = partition_cells(clients, series).labels if tabled else []
+    """Return the fingerprint of a series, and of the clients of its cells.
+
+    The setting and the seed say which clients are drawn, so their cells do not count.
+    """
+    if clients in ("cell", "all"):
+        return fingerprint(*series.identity())
+    drawn = getattr(parse_partition(clients), "drawn", False)
+    owners = [clients] if drawn else partition_cells(clients, series).labels
     return fingerprint(*series.identity(), *owners)
 
 
@@ -230,12 +236,13 @@ def facts_of(forecaster: Forecaster) -> dict[str, Any]:
 
 
 def _division(data: PreparedSeries) -> dict[str, Any]:
-    """Return each client's number of cells, and the roads cut between clients, if not by cell."""
+    """Return clients' numbers of cells, divergences and roads cut, unless each is one cell."""
     clients, roads = data.clients, data.series.adjacency
     if clients.by_cell:
         return {}
     cells = dict(zip(clients.names, clients.sizes.tolist(), strict=True))
-    return {"cells_of_clients": cells, **({} if roads is None else {"roads": clients.cut(roads)})}
+    cut = {} if roads is None else {"roads": clients.cut(roads)}
+    return {"cells_of_clients": cells, "heterogeneity_bits": data.heterogeneity.bits(), **cut}
 
 
 def _chosen(forecaster: Forecaster) -> dict[str, Any]:
@@ -265,7 +272,7 @@ def _privacy(forecaster: Forecaster, before: Sequence[tuple[Any, int]]) -> dict[
         "static columns, scaled over all clients": asked.window.columns,
         f"intervals normalised: {of_intervals}": asked.interval.intervals == "normalised",
         f"target validation: {of_target}": asked.window.target == CHOSEN,
-        "the grouping of cells into clients by their values": asked.clients.startswith("kmeans:"),
+        "the division of the cells, by all clients' cells": bool(parse_partition(asked.clients)),
     }
     names = [name for name, is_shared in shared.items() if is_shared]
     uplink = forecaster.config.uplink

@@ -29,10 +29,11 @@ from stforecast.data.windows import (
 )
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.method import COHORT, ROWS_ON_CPU, Method, predictions_of
+from stforecast.federated.core.mixed_models import check_shares_no_encoder
 from stforecast.federated.core.population import Population
-from stforecast.federated.core.state import State
+from stforecast.federated.core.state import KIND, State
 from stforecast.federated.engine.rounds import Federation, RoundReport
-from stforecast.federated.engine.sizing import parse_bytes, pick_device
+from stforecast.federated.engine.sizing import parse_bytes, pick_device, release
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.nodes.received import behind_link
 from stforecast.federated.runs.model_files import AGAIN, check_shapes, from_arrays, to_arrays
@@ -44,7 +45,7 @@ from stforecast.forecasting.task import ForecastTask, client_data
 from stforecast.methods import METHODS
 from stforecast.methods.mixing import EXPECTED, EXPERTS, MixesForecasts
 from stforecast.models import build_model
-from stforecast.models.mixed import KIND, Mixed, check_shares_no_encoder
+from stforecast.models.mixed import Mixed
 
 BLOCK = 2**26
 """Bytes of the inputs, and of what a mixture holds, of forecasts that are made at a time.
@@ -109,6 +110,7 @@ class TrainedMethod:
         former: the model before refits, whose errors weigh what is mixed: those of a refitted one
             are small where it was trained. None without a refit, or where nothing is mixed.
         of_node: whether its method is `behind_link`, as on a node of a federation.
+        some: the cells that it forecasts, if each is a client; None for all.
     """
 
     config: Config
@@ -118,6 +120,7 @@ class TrainedMethod:
     view: str | None = None
     former: TrainedMethod | None = None
     of_node: bool = False
+    some: slice | np.ndarray | None = None
 
     reads_windows: ClassVar[bool] = True
 
@@ -144,25 +147,26 @@ class TrainedMethod:
         n_cells = series.shape[1]
         if not self.clients.by_cell:
             return self._quantiles(series, starts, calendar, torch.arange(n_cells))
+        numbers = torch.arange(len(self.clients))
+        if self.some is not None:
+            numbers = numbers[self.some]
         of_cell = 4 * max(len(starts), 1) * self.config.window.n_inputs
         of_cell += self.mixture.bytes_of_cell(starts, calendar)
         size = max(BLOCK // of_cell // COHORT, 1) * COHORT
         found: np.ndarray | None = None
-        for ids in noting(torch.arange(n_cells).split(size), "forecasting"):
-            cells = ids.numpy()
+        for places in noting(torch.arange(n_cells).split(size), "forecasting"):
+            cells, ids = places.numpy(), numbers[places]
             part = self._quantiles(series[:, cells], starts, calendar.of_cells(cells), ids)
             if found is None:
                 found = np.empty((n_cells, *part.shape[1:]), part.dtype)
             found[cells] = part
+            self.release()
         assert found is not None
         return found
 
-    def of_cells(
-        self, series: np.ndarray, starts: np.ndarray, calendar: Calendar, ids: np.ndarray
-    ) -> np.ndarray:
-        """Forecast some cells of a series, `(ids, windows, horizon)`, where each is a client."""
-        found = self._quantiles(series[:, ids], starts, calendar.of_cells(ids), torch.tensor(ids))
-        return found[..., len(self.levels) // 2]
+    def for_cells(self, some: slice | np.ndarray) -> TrainedMethod:
+        """Return what forecasts some cells, if each is a client."""
+        return dataclasses.replace(self, some=some)
 
     def _quantiles(
         self, series: np.ndarray, starts: np.ndarray, calendar: Calendar, ids: Tensor
@@ -256,6 +260,11 @@ class TrainedMethod:
             forecasts = torch.cat([forecast.cpu() for _, forecast in found], dim=1)
             self.clients.scatter(forecasts, part, outputs)
         return outputs.numpy()
+
+    def release(self) -> None:
+        """Take what it holds in files out of the memory, until it is read again."""
+        for of in (self, self.former or self):
+            release(of.snapshot.clients.memory.values())
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the state that prediction needs, as plain arrays."""
@@ -367,7 +376,8 @@ def build_population(config: Config, clients: Sequence[Cells]) -> Population:
     largest = max(clients, key=lambda cells: cells.n)
     population = of(largest)
     if isinstance(population.model, Mixed):
-        population.own = {KIND: population.model.kinds_of_clients(clients)}
+        kinds = population.model.kinds_of_clients([cells.model for cells in clients])
+        population.own = {KIND: kinds}
         return population
     if largest.model:
         raise InputError(

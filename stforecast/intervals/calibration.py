@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,6 +66,20 @@ class Calibration:
     radius: np.ndarray
     most: np.ndarray
     scale: ErrorScale | None = None
+
+    def of_cells(self, some: slice) -> Calibration:
+        """Return the calibration of some cells."""
+        scale = self.scale and self.scale.of_cells(some)
+        return Calibration(self.radius[some], self.most[some], scale)
+
+    @classmethod
+    def of_parts(cls, parts: Sequence[Calibration]) -> Calibration:
+        """Return the calibration of the cells of all parts, whose scales have the same weights."""
+        radius, most = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("radius", "most")
+        )
+        scales = [part.scale for part in parts if part.scale]
+        return cls(radius, most, ErrorScale.of_parts(scales) if scales else None)
 
     def calibrated(
         self, bands: Bands, series: np.ndarray, starts: np.ndarray, calendar: Calendar
@@ -162,7 +176,11 @@ class Calibration:
 
 
 def calibrate(
-    data: PreparedSeries, known: Forecasts, coming: Forecasts, options: IntervalOptions
+    data: PreparedSeries,
+    known: Forecasts,
+    coming: Forecasts,
+    options: IntervalOptions,
+    scale: ErrorScale | None = None,
 ) -> tuple[Bands, dict[float, Calibration]]:
     """Calibrate the bands of the test part on the validation part.
 
@@ -172,16 +190,14 @@ def calibrate(
         coming: windows of the test part, one step apart; `normalised` uses a target only once it is
             known.
         options: `conformal` or `normalised`.
+        scale: size of errors whose weights `normalised` takes; by default they are fitted here.
 
     Returns:
         The bands of the test part, and by coverage what calibrates the window after it.
     """
-    scale = None
     if options.intervals == "normalised":
-        own = known.of_cells(fitted(len(known.y)))
-        errors = np.where(own.mask, np.abs(own.y - own.bands.centre), np.nan)
         of_parts = (data.z, data.split.fit, data.calendar)
-        scale = ErrorScale.fit(*of_parts, known.starts, own.bands.centre, errors)
+        scale = scale.of_series(*of_parts) if scale else fit_scale(data, known)
     horizon, like = coming.y.shape[-1], coming.bands.map(np.empty_like)
     at_once = max(1, VALUES // (horizon * (horizon + 1)))
     after: dict[float, list[Calibration]] = {coverage: [] for coverage in like.bounds}
@@ -194,15 +210,16 @@ def calibrate(
             for values, part in zip(like.bounds[coverage], bounds, strict=True):
                 values[some] = part
     bands = Bands(coming.bands.centre, like.bounds)
-    whole = {
-        coverage: Calibration(
-            np.concatenate([part.radius for part in parts]),
-            np.concatenate([part.most for part in parts]),
-            scale,
-        )
-        for coverage, parts in after.items()
-    }
+    whole = {coverage: Calibration.of_parts(parts) for coverage, parts in after.items()}
     return bands, whole
+
+
+def fit_scale(data: PreparedSeries, known: Forecasts) -> ErrorScale:
+    """Fit the size of errors by time to the known windows of a series."""
+    own = known.of_cells(fitted(len(known.y)))
+    errors = np.where(own.mask, np.abs(own.y - own.bands.centre), np.nan)
+    of_parts = (data.z, data.split.fit, data.calendar)
+    return ErrorScale.fit(*of_parts, known.starts, own.bands.centre, errors)
 
 
 def _calibrate(

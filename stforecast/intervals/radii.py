@@ -238,18 +238,30 @@ class ErrorScale:
             y_hat: `(fitted, windows, horizon)` forecasts of the cells that are `fitted`.
             errors: `(fitted, windows, horizon)` their absolute errors, NaN where not observed.
         """
-        values = series[training]
-        hours = calendar.local_times(np.arange(training.start, training.stop)).hour.to_numpy()
-        change = _positive(_average(np.abs(np.diff(values, axis=0))))
-        n = len(FEATURES)
-        plain = cls(change, _profile(values, hours), np.zeros(n), np.ones(n), np.zeros(n))
+        n, none = len(FEATURES), np.empty(0)
+        unfitted = cls(none, none, np.zeros(n), np.ones(n), np.zeros(n))
+        plain = unfitted.of_series(series, training, calendar)
         some = fitted(series.shape[1])
         of_some = plain.of_cells(some)._features(series[:, some], starts, y_hat, calendar)
         x = np.stack([*of_some], axis=2)
         centre, spread = x.mean(axis=(0, 1, 2)), x.std(axis=(0, 1, 2))
         spread = np.where(spread > 1e-6, spread, 1.0)
         weights = _poisson_weights(_standardised(x, centre, spread), errors)
-        return cls(change, plain.by_hour, centre, spread, weights)
+        return cls(plain.change, plain.by_hour, centre, spread, weights)
+
+    def of_series(self, series: np.ndarray, training: slice, calendar: Calendar) -> ErrorScale:
+        """Return the scale of a series' cells with the same weights; arguments as in `fit`."""
+        values = series[training]
+        hours = calendar.local_times(np.arange(training.start, training.stop)).hour.to_numpy()
+        change = _positive(_average(np.abs(np.diff(values, axis=0))))
+        return dataclasses.replace(self, change=change, by_hour=_profile(values, hours))
+
+    @classmethod
+    def of_parts(cls, parts: Sequence[ErrorScale]) -> ErrorScale:
+        """Return the scale of the cells of all parts, which have the same weights."""
+        change = np.concatenate([part.change for part in parts])
+        by_hour = np.concatenate([part.by_hour for part in parts], axis=1)
+        return dataclasses.replace(parts[0], change=change, by_hour=by_hour)
 
     def of_cells(self, some: slice) -> ErrorScale:
         """Return the scale of some cells."""

@@ -395,7 +395,7 @@ class FedLean(MixesForecasts, FedAvg):
         """Return the mean products of each client's windows."""
         products, moments = self._products(cohort.data), self._moments(cohort.data, self._base)
         row, column = torch.triu_indices(*products.shape[1:])
-        week = {HOURS: self._week(cohort.data)} if self._sends_week else {}
+        week = {HOURS: self.mean_week(cohort.data)} if self._sends_week else {}
         return {PRODUCTS: products[:, row, column], MOMENTS: moments, **week}
 
     @property
@@ -404,10 +404,11 @@ class FedLean(MixesForecasts, FedAvg):
         return self.task.window.calendar != "none" and self.task.window.target == LEVEL
 
     @torch.no_grad()
-    def _week(self, data: ClientData) -> Tensor:
+    def mean_week(self, data: ClientData) -> Tensor:
         """Return the mean first target at each hour of the week, `(clients, 168)`.
 
-        An hour with fewer than two has the mean of its time of day, so no reading is sent as it is.
+        An hour with fewer than two has the mean of its time of day. Where one hour alone has a
+        single target, this is left out of that mean, from which all other sums can be subtracted.
         """
         parts = []
         for batch in data.chunks(CHUNK):
@@ -416,7 +417,10 @@ class FedLean(MixesForecasts, FedAvg):
             hour = RelativeInputs(batch["x"], self.task.window).hour.expand_as(values)
             parts.append(y.new_zeros(2, len(y), 7 * 24).scatter_add_(2, hour, values))
         sums = torch.stack(parts).sum(0).unflatten(-1, (7, 24))
-        sums = torch.where(sums[1] > 1, sums, sums.sum(-2, keepdim=True))
+        single = sums[1] == 1
+        only = single & (single.sum(-2, keepdim=True) == 1)
+        of_day = torch.where(only, 0.0, sums).sum(-2, keepdim=True)
+        sums = torch.where(sums[1] > 1, sums, of_day)
         total, count = torch.where(sums[1] > 1, sums, 0.0)
         return (total / count.clamp(min=1)).flatten(1)
 

@@ -1,32 +1,26 @@
-"""Different models in one federation: a client trains one of several encoders, and a head.
+"""Different forecasting models in one federation, see `stforecast.federated.core.mixed_models`.
 
-Prototypes and heads do not depend on the encoder, so methods that exchange only these let each
-client choose its own model (FedProto, FedTGP, LG-FedAvg, FUELS). A method that averages encoders is
-refused.
+Clients may have different inputs, too: a client whose model has `inputs=none` reads no further
+services, so its operator needs none. Its encoder has the weights of a smaller window alone.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from data_prep.base.errors import InputError, Words, choose, some
+from data_prep.base.errors import choose
 from stforecast.data.clients import Cells
 from stforecast.data.window_spec import WindowSpec
-from stforecast.federated.core.layers import ClientDropout, ClientLinear, Stacked
-from stforecast.federated.core.method import Method
+from stforecast.federated.core.mixed_models import MixedModel, kinds_of, parse_model
 from stforecast.federated.core.options import CheckedOptions, Width
-from stforecast.federated.core.population import SplitModel, width_of_head
-from stforecast.federated.methods.fedavg import FedAvg
-from stforecast.federated.methods.two_models import OwnModels
+from stforecast.federated.core.population import SplitModel
 
-KIND = "encoder.kind"
-"""Name of the number of a client's encoder, from 0, in the state of the clients."""
+READS = "inputs="
+"""Begin of the setting of a model that names the further services that it reads."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +30,8 @@ class MixedOptions(CheckedOptions):
     Attributes:
         models: models of the clients, separated by commas, each with its own settings, as in
             "dual_gru:hidden_size=16, mlp". A client has the one that the column `model` of the file
-            of clients names; without such a column, the models take turns.
+            of clients names; without such a column, the models take turns. One with inputs=none, or
+            inputs=sms+call, reads none or some of the run's further services.
         feature_size: width of the features of all clients. A linear layer follows an encoder whose
             features have another width.
     """
@@ -45,10 +40,8 @@ class MixedOptions(CheckedOptions):
     feature_size: Width = 32
 
 
-class Mixed(SplitModel):
+class Mixed(MixedModel):
     """One of several encoders for each client, and a linear head.
-
-    All clients have the tensors of all encoders; a client trains and uses its own encoder's.
 
     Shapes:
         encoder: `(clients, batch, window.n_inputs)` to `(clients, batch, feature_size)`.
@@ -56,133 +49,68 @@ class Mixed(SplitModel):
     """
 
     name = "mixed"
-    summary = "another model for each client, for methods that average no encoders"
     Options = MixedOptions
-    own = ("encoder.",)
     of_cells = True
     reads_covariates = True
 
     def __init__(
         self, window: WindowSpec, options: MixedOptions | None = None, cells: Cells | None = None
     ) -> None:
+        from stforecast.models import MODELS
+
+        def build(text: str) -> SplitModel:
+            rest, own, places = read_inputs(text, window)
+            kind, settings = parse_model(rest, MODELS)
+            model: SplitModel = kind(own, settings)
+            if len(places) < window.n_inputs:
+                model.encoder = nn.Sequential(SomeInputs(places), model.encoder)
+            return model
+
         options = options or MixedOptions()
-        self.kinds = kinds_of(options.models)
-        width, seed, models = options.feature_size, torch.initial_seed(), []
-        for text in self.kinds:
-            torch.manual_seed(seed)  # As if it were the only model of the federation.
-            models.append(_with_features(text, window, width))
-        super().__init__(ChosenEncoder([m.encoder for m in models], width), models[0].head)
-
-    def kinds_of_clients(self, clients: Sequence[Cells]) -> Tensor:
-        """Return the number of each client's encoder, `(clients,)`.
-
-        Raises:
-            InputError: if a client's model is none of `models`.
-        """
-        for cells in clients:
-            if cells.model and cells.model not in self.kinds:
-                raise InputError(
-                    f"the file of clients has the model {cells.model!r}, which is not among "
-                    f"{some(self.kinds)}; ",
-                    Words("name it in {models}"),
-                )
-        turns = [self.kinds.index(c.model) if c.model else i for i, c in enumerate(clients)]
-        return torch.tensor(turns) % len(self.kinds)
+        super().__init__(kinds_of(options.models), build, options.feature_size, window.horizon)
 
 
-def check_shares_no_encoder(method: Method) -> None:
-    """Refuse a method that sends or pools encoders, which differ.
+class SomeInputs(nn.Module):
+    """First layer of an encoder of smaller windows: leaves out the inputs of all others.
 
-    Raises:
-        InputError: naming methods that exchange something else.
+    Shapes:
+        x: `(clients, batch, window.n_inputs)` to `(clients, batch, places)`.
     """
-    averages = isinstance(method, FedAvg) and method.shares(KIND)
-    if averages or isinstance(method, OwnModels) or method.pooled:
-        raise InputError(
-            f"{method.name} exchanges whole models or pools data, but the clients' models differ; ",
-            Words(
-                "give another {model}, or a {method} that exchanges prototypes or heads: fuels, "
-                "fedproto, fedtgp or lg_fedavg"
-            ),
-        )
 
-
-class ChosenEncoder(Stacked):
-    """Applies each client's own encoder, by its number in the buffer `kind`."""
-
-    kind: Tensor
-
-    def __init__(self, encoders: Sequence[nn.Module], width: int) -> None:
+    def __init__(self, places: Sequence[int]) -> None:
         super().__init__()
-        self.encoders, self.width = nn.ModuleList(encoders), width
-        self.register_buffer("kind", torch.zeros(1, dtype=torch.long))
+        self.places = list(places)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(clients, batch, n_inputs)` to `(clients, batch, width)`."""
-        present = self.kind.unique().tolist()
-        if len(present) == 1:
-            only: Tensor = self.encoders[present[0]](x)
-            return only
-        found = x.new_zeros(*x.shape[:2], self.width)
-        for kind in present:
-            rows = (self.kind == kind).nonzero()[:, 0]
-            found = found.index_copy(0, rows, _applied(self.encoders[kind], x[rows], rows))
-        return found
+        """Return the inputs at these places."""
+        return x[..., self.places]
 
 
-def _applied(encoder: nn.Module, x: Tensor, rows: Tensor) -> Tensor:
-    """Apply an encoder with the tensors of some clients."""
-    state = {**dict(encoder.named_parameters()), **dict(encoder.named_buffers())}
-    layers = [m for m in encoder.modules() if isinstance(m, ClientDropout) and m.generators]
-    drawn = [layer.generators for layer in layers]
-    for layer, all_of_them in zip(layers, drawn, strict=True):
-        layer.generators = [all_of_them[i] for i in rows]
-    try:
-        own = {name: t[rows] for name, t in state.items()}
-        result: Tensor = functional_call(encoder, own, (x,))
-        return result
-    finally:
-        for layer, all_of_them in zip(layers, drawn, strict=True):
-            layer.generators = all_of_them
+def read_inputs(text: str, window: WindowSpec) -> tuple[str, WindowSpec, list[int]]:
+    """Return a model's text without its inputs, its own window, and their places among all inputs.
 
+    >>> window = WindowSpec(closeness=1, periods=0, inputs="sms,call", input_steps=2)
+    >>> text, own, places = read_inputs("mlp:inputs=call", window)
+    >>> text, own.inputs, places
+    ('mlp', 'call', [0, 2, 4])
 
-def kinds_of(models: str) -> list[str]:
-    """Return the texts of several models.
-
-    >>> kinds_of("dual_gru:hidden_size=16, mlp")
-    ['dual_gru:hidden_size=16', 'mlp']
+    Raises:
+        InputError: if the windows have no such service.
     """
-    kinds = [text.strip() for text in models.split(",")]
-    if not all(kinds) or len(set(kinds)) < len(kinds):
-        raise InputError(f"models is {models!r}; name different models, separated by commas")
-    return kinds
-
-
-def _with_features(text: str, window: WindowSpec, width: int) -> SplitModel:
-    """Build the model of a text such as `mlp:hidden_size=16`, with features of that width."""
-    from stforecast.models import MODELS
-
-    name, *settings = text.split(":")
-    kind = MODELS.find(name)
-    if hasattr(kind, "of_cells"):
-        raise InputError(f"{name} distinguishes cells; ", Words("leave it out of {models}"))
-    model: SplitModel = kind(window, _options(kind, settings))
-    found = width_of_head(model.head)
-    if found == width and type(model.head) is ClientLinear:
-        return model
-    widened = model.encoder
-    if found != width:
-        widened = nn.Sequential(model.encoder, ClientLinear(found, width))
-    return SplitModel(widened, ClientLinear(width, window.horizon))
-
-
-def _options(kind: Any, settings: Sequence[str]) -> Any:
-    """Return a model's options from texts such as `hidden_size=16`."""
-    known = {f.name: f.type for f in fields(kind.Options) if f.init}
-    given = {}
-    for setting in settings:
-        option, _, value = setting.partition("=")
-        if option not in known:
-            raise choose(f"setting of {kind.name}", option, known)
-        given[option] = value
-    return kind.Options(**given)
+    settings, services = text.split(":"), window.services
+    asked = [setting.removeprefix(READS) for setting in settings if setting.startswith(READS)]
+    read = services
+    for names in asked:
+        read = () if names == "none" else tuple(names.split("+"))
+    if unknown := [name for name in read if name not in services]:
+        raise choose("further service", unknown[0], ("none", *services))
+    own = dataclasses.replace(window, inputs=",".join(name for name in services if name in read))
+    first = window.n_inputs - window.n_profile - window.n_covariates
+    left_out = {
+        first + step * len(services) + place
+        for step in range(window.input_steps)
+        for place, name in enumerate(services)
+        if name not in read
+    }
+    places = [place for place in range(window.n_inputs) if place not in left_out]
+    return ":".join(s for s in settings if not s.startswith(READS)), own, places

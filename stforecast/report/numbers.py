@@ -15,8 +15,15 @@ import xarray as xr
 from stforecast.bench.run_groups import RunGroup
 from stforecast.bench.statistics.estimate import Finalise
 from stforecast.bench.tables import number
-from stforecast.comparison.errors import SEASONAL, ModelErrors, local_times, model_errors, variables
-from stforecast.comparison.rows import by_seed, coverages, folds_of, join_errors
+from stforecast.comparison.errors import (
+    SEASONAL,
+    ModelErrors,
+    coverages,
+    local_times,
+    model_errors,
+    variables,
+)
+from stforecast.comparison.rows import by_seed, folds_of, join_errors
 from stforecast.forecasting.results import ForecastRun, without_bounds
 from stforecast.forecasting.tables import as_predicted
 from stforecast.metrics.metric import mean

@@ -88,10 +88,10 @@ def test_merged_cells_that_overlap_are_refused(tmp_path):
         read_table(path)
 
 
-def test_a_document_type_is_refused(tmp_path):
+def test_a_declared_entity_is_refused(tmp_path):
     path = saved(tmp_path, ["time", "n"], [DAY, 1])
     path = rewritten(path, lambda xml: "<!DOCTYPE a [<!ENTITY b 'c'>]>" + xml)
-    with pytest.raises(InputError, match="document type"):
+    with pytest.raises(InputError, match="entity"):
         read_table(path)
 
 

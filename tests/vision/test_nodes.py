@@ -17,7 +17,7 @@ from stforecast.cli.main import cli
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import Message
 from stforecast.federated.uploads.masking import SecureSums
-from stforecast.flower import worker
+from stforecast.flower import client_app
 from stforecast.flower.node_settings import NodeSettings
 from stforecast.flower.server_app import prepare_continuation, serve
 from stforecast.flower.settings import read_app, read_run, write_app
@@ -142,7 +142,7 @@ def test_a_finished_federation_goes_on(federation, tmp_path, monkeypatch):
 
 def asked_to_join(run, data):
     config = {"data": str(data), "first-client": 0}
-    return worker.answer_of_node(run, config, Message({"task": "join", "run": TOKEN}))
+    return client_app.answer_of_node(run, config, Message({"task": "join", "run": TOKEN}))
 
 
 def make_folder(folder, counts):
@@ -162,10 +162,10 @@ def pets(tmp_path):
 
 
 def test_a_folder_that_lacks_a_class_is_a_client(pets, tmp_path, monkeypatch):
-    monkeypatch.setattr(worker, "_kept", {})
+    monkeypatch.setattr(client_app, "_kept", {})
     folder = make_folder(tmp_path / "north", {"cat": 5})
     assert asked_to_join(pets, folder).about == {"first": 0, "sizes": [4]}
-    (node,) = worker._kept.values()
+    (node,) = client_app._kept.values()
     assert node.own.trainer.train_data.tensors["x"].shape == (1, 4, 3, 8, 8)
     assert set(node.own.trainer.train_data.tensors["y"].flatten().tolist()) == {1}
     Image.new("L", (9, 7), 9).save(folder / "cat" / "more.png")

@@ -92,6 +92,8 @@ class GLDPOptions(CheckedOptions):
         body_epochs: local epochs t of the body; the other epochs s, at least one, are the head's.
             By default a sixth, at least one (paper: t + s = 30, t < s).
         fedrep_order: whether to train the head before the body.
+        share_body: whether the server averages the bodies (Eq. 5). Otherwise clients keep their
+            own, which may be different models, and exchange prototypes only.
         form: outputs that L_LP compares: `feature` or `head`.
         align: features that L_GP aligns with the prototypes: every `instance`, or the `batch` mean
             of each class.
@@ -102,6 +104,7 @@ class GLDPOptions(CheckedOptions):
     beta: Share = 0.5
     body_epochs: PositiveInt | None = None
     fedrep_order: bool = False
+    share_body: bool = True
     form: Literal["feature", "head"] = "feature"
     align: Literal["instance", "batch"] = "instance"
 
@@ -137,8 +140,8 @@ class GLDP(FedAvg):
             self.phases.reverse()
 
     def shares(self, name: str) -> bool:
-        """Return whether a tensor is averaged, as the body's are."""
-        return name.startswith(BODY)
+        """Return whether a tensor is averaged, as the body's are with `share_body`."""
+        return self.options.share_body and name.startswith(BODY)
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Start as FedAvg does, without prototypes."""

@@ -11,6 +11,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from data_prep.base.errors import InputError, Words
+from stforecast.federated.core.dirichlet import dirichlet_counts
 from vision.partition.base import Partitioner, Pool, deal_classes
 
 
@@ -18,9 +19,8 @@ from vision.partition.base import Partitioner, Pool, deal_classes
 class Dirichlet(Partitioner):
     """Division of each class among the clients in proportions from a Dirichlet distribution.
 
-    Clients differ in their class shares and in size. From Hsu, Qi, Brown, "Measuring the Effects of
-    Non-Identical Data Distribution for Federated Visual Classification", 2019, arXiv 1909.06335, in
-    the form of Yurochkin et al., ICML 2019, arXiv 1905.12022.
+    Clients differ in their class shares and in size; see
+    `stforecast.federated.core.dirichlet.dirichlet_counts` for the sources.
 
     Attributes:
         concentration: similarity of the clients, α. At 100 every client has nearly the class shares
@@ -40,30 +40,12 @@ class Dirichlet(Partitioner):
     def deal(self, pool: Pool, rng: torch.Generator) -> list[Tensor]:
         """Draw proportions until all clients have enough images, then divide each class."""
         n = len(pool.clients)
-        if n * self.min_samples > len(pool.train):
-            raise InputError(
-                f"{pool.domain} has {len(pool.train)} training images and {n} clients ask for at "
-                f"least {self.min_samples} each; use fewer clients or a smaller min_samples"
-            )
         _, sizes = np.unique(pool.images.labels[pool.train], return_counts=True)
         members = pool.sorted_by_class(rng).split(sizes.tolist())
-        numbers = np.random.default_rng(rng.initial_seed())
-        fewest, draws = 0, 200
-        for _ in range(draws):
-            shares = numbers.dirichlet(np.full(n, self.concentration), len(members))
-            cuts = np.rint(shares.cumsum(1) * sizes[:, None]).astype(np.int64)[:, :-1]
-            counts = np.diff(cuts, axis=1, prepend=0, append=sizes[:, None])
-            fewest = max(fewest, int(counts.sum(0).min()))
-            if fewest >= self.min_samples:
-                break
-        else:
-            raise InputError(
-                f"dirichlet with concentration {self.concentration:g}: in {draws} draws for {n} "
-                f"clients and {len(pool.train)} training images of {pool.domain}, the smallest "
-                f"client never had more than {fewest}; use a larger concentration, fewer clients "
-                f"or min_samples below {self.min_samples}"
-            )
-        pieces = [ids.tensor_split(cut.tolist()) for ids, cut in zip(members, cuts, strict=True)]
+        numbers, of = np.random.default_rng(rng.initial_seed()), f"training images of {pool.domain}"
+        smallest = "min_samples", self.min_samples
+        counts = dirichlet_counts(sizes, n, self.concentration, smallest, numbers, of)
+        pieces = [ids.split(own.tolist()) for ids, own in zip(members, counts, strict=True)]
         return [torch.cat([piece[i] for piece in pieces]) for i in range(n)]
 
 

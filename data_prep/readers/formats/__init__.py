@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import re
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,7 @@ class Format:
         name: its name, such as `"parquet"`.
         how: what a file is read as, in errors.
         suffixes: ends of the names of its files, in lower case.
+        begins: pattern in the first bytes of its files, if other formats have the same suffixes.
         beside: those of `suffixes` that in a folder often describe the tables beside them.
         typed: whether columns have types, as texts have not.
         together: whether many files are one part, as where each is of a few minutes.
@@ -67,6 +69,7 @@ class Format:
     name: ClassVar[str] = ""
     how: ClassVar[str] = "as a table"
     suffixes: ClassVar[tuple[str, ...]] = ()
+    begins: ClassVar[re.Pattern[bytes] | None] = None
     beside: ClassVar[tuple[str, ...]] = ()
     typed: ClassVar[bool] = True
     together: ClassVar[bool] = False
@@ -78,7 +81,7 @@ class Format:
 
         Formats that say so by the file's content come before those that take any.
         """
-        return True
+        return cls.begins is None or cls.begins.search(begin) is not None
 
     @classmethod
     def parts(cls, path: Path, options: TableOptions) -> list[Part]:
@@ -163,10 +166,11 @@ def format_of(path: Path, content: bytes | None = None) -> type[Format] | None:
     """Return the format of a file, or of the content that is read instead of it."""
     formats = [found.entry for found in FORMATS.found().values()]
     found = [f for f in formats if path.name.lower().endswith(f.suffixes)]
-    if content is None and any("recognises" in vars(f) for f in found):
+    looking = [f for f in found if f.begins or "recognises" in vars(f)]
+    if content is None and looking:
         with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
             content = file.read(BEGIN)
-    found.sort(key=lambda f: "recognises" not in vars(f))
+    found.sort(key=lambda f: f not in looking)
     return next((f for f in found if f.recognises((content or b"")[:BEGIN])), None)
 
 

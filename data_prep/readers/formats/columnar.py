@@ -47,7 +47,12 @@ class Arrow(Format):
 def _read(table: pl.LazyFrame, path: Path, size_of: Callable[[Path], int]) -> Table:
     """Read columns; categories become text."""
     schema = table.collect_schema()
-    check_schema(schema, path)
+    check_columns(len(schema), path.name)
+    if nested := [name for name, dtype in schema.items() if dtype.is_nested()]:
+        raise InputError(
+            f"{path.name}: column {nested[0]!r} holds {schema[nested[0]]}, expected numbers, text "
+            "or times; unnest it or leave it out"
+        )
     n_rows = int(table.select(pl.len()).collect().item())
     check_expansion(n_rows * (ROW + FIELD * len(schema)), path, f"{path.name}: {n_rows} rows")
     check_expansion(size_of(path), path, f"{path.name}: unpacked, it")
@@ -57,18 +62,6 @@ def _read(table: pl.LazyFrame, path: Path, size_of: Callable[[Path], int]) -> Ta
     return Table(plain.collect(), Origin(path.name, "row", 1, is_file=True))
 
 
-def check_schema(schema: pl.Schema, path: Path) -> None:
-    """Refuse too many columns, and columns of lists or objects."""
-    check_columns(len(schema), path.name)
-    for name, dtype in schema.items():
-        if dtype.is_nested():
-            raise InputError(
-                f"{path.name}: column {name!r} holds {dtype}, expected numbers, text or times; "
-                "unnest it or leave it out"
-            )
-
-
-MAGIC = b"PAR1"
 TRUE, FALSE, BYTE, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = 1, 2, 3, 7, 8, 9, 10, 11, 12
 """Types of Thrift's compact encoding; those in between are integers."""
 
@@ -82,18 +75,11 @@ def parquet_size(path: Path) -> int:
     """Return the unpacked bytes of all pages, as declared by their headers."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         length = int.from_bytes(data[-8:-4], "little")
-        if data[-4:] != MAGIC or not 0 < length <= len(data) - 12:
+        if data[-4:] != b"PAR1" or not 0 < length <= len(data) - 12:
             raise ValueError("no footer of a Parquet file")
         about = _Reader(data, len(data) - 8 - length).struct()
-        return sum(
-            _unpacked_chunk(data, chunk[META])
-            for group in about.get(ROW_GROUPS, [])
-            for chunk in group[COLUMNS]
-        )
-
-
-PACKED = (b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18")
-"""Begin of what Zstandard and LZ4 packed."""
+        chunks = [chunk[META] for group in about.get(ROW_GROUPS, []) for chunk in group[COLUMNS]]
+        return sum(_unpacked_chunk(data, meta) for meta in chunks)
 
 
 def arrow_size(path: Path) -> int:
@@ -103,7 +89,7 @@ def arrow_size(path: Path) -> int:
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         size = len(data)
-        for begin in PACKED:
+        for begin in (b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18"):  # of Zstandard and LZ4
             at = data.find(begin, 8)
             while at >= 0:
                 if at % 8 == 0:

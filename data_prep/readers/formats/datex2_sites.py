@@ -69,11 +69,7 @@ class Datex2Sites(Format):
     """Sites of measured data of road operators, for `--sites`."""
 
     name, how, suffixes = "datex2-sites", "as sites of DATEX II", (".xml", ".xml.gz")
-
-    @classmethod
-    def recognises(cls, begin: bytes) -> bool:
-        """Return whether it holds a table of sites."""
-        return SITE_TABLE.search(begin) is not None
+    begins = SITE_TABLE
 
     @classmethod
     def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:

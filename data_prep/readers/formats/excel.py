@@ -11,18 +11,18 @@ import zipfile
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
-from xml.parsers import expat
+from typing import Any
 
 import polars as pl
 
 from data_prep.base.errors import InputError, Words, close_to, needing, reading, some
-from data_prep.base.limits import CHUNK, allowed_memory, check_expansion, check_size, most_from
+from data_prep.base.limits import allowed_memory, check_expansion, check_size, most_from
 from data_prep.readers.formats import FIELD, ROW, Format, Part, check_columns, numbered
 from data_prep.readers.head import LINES, MISSING, check_names, find_head, without_empty
 from data_prep.readers.options import TableOptions
 from data_prep.readers.origin import Origin
 from data_prep.readers.table import Table
+from data_prep.readers.xml import Handlers, parse
 
 DESCRIPTION = 2**24
 """Most bytes of a part that describes a workbook, such as its styles."""
@@ -32,9 +32,6 @@ CELL, LINE = 48, 64
 
 Area = tuple[int, int, int, int]
 """First column, first row, last column and last row, from 1."""
-
-
-_Handler = TypeVar("_Handler", bound="_Parts")
 
 
 class Book:
@@ -60,29 +57,16 @@ class Book:
         Raises:
             InputError: if the cells take far more memory than the file's size.
         """
-        self._room = min(most_from(self._path), allowed_memory() // 2)
-        strings = self._package_part(self._reader.package)
-        texts = self._parse(strings, _Texts(self._take)).found if strings else []
-        cells = self._parse(self.sheets[name], _Cells(self._reader.wb, texts, self._take))
-        return cells.rows, cells.merged
-
-    def _package_part(self, package: Any) -> str | None:
         from openpyxl.xml.constants import SHARED_STRINGS
 
-        found = package.find(SHARED_STRINGS)
-        return None if found is None else str(found.PartName)[1:]
-
-    def _parse(self, part: str, handler: _Handler) -> _Handler:
-        parser = expat.ParserCreate()
-        parser.buffer_text = True
-        parser.StartElementHandler, parser.EndElementHandler = handler.start, handler.end
-        parser.CharacterDataHandler = handler.text
-        parser.StartDoctypeDeclHandler = _refuse_doctype
-        with self._reader.archive.open(part) as file:
-            while content := file.read(CHUNK):
-                parser.Parse(content)
-        parser.Parse(b"", True)
-        return handler
+        self._room = min(most_from(self._path), allowed_memory() // 2)
+        texts, shared = _Texts(self._take), self._reader.package.find(SHARED_STRINGS)
+        cells = _Cells(self._reader.wb, texts.found, self._take)
+        parts = [] if shared is None else [(str(shared.PartName)[1:], texts)]
+        for part, handlers in (*parts, (self.sheets[name], cells)):
+            with self._reader.archive.open(part) as file:
+                parse(file, handlers)
+        return cells.rows, cells.merged
 
     def _take(self, n_bytes: int) -> None:
         """Count memory that is taken."""
@@ -117,28 +101,18 @@ def open_book(path: Path) -> Iterator[Book]:
         yield Book(path, reader)
 
 
-def _refuse_doctype(*_: object) -> None:
-    raise InputError("a workbook with a document type, which none has; save it again")
-
-
-class _Parts:
+class _Parts(Handlers):
     """Texts between tags; of a phonetic guide, none."""
 
     def __init__(self, take: Callable[[int], None]) -> None:
+        super().__init__()
         self.take = take
         self.parts: list[str] = []
-        self.reading = self.guide = False
+        self.at_start = {"rPh": lambda about: True}
+        self.at_stop = {"t": self._end_text}
 
-    def start(self, tag: str, about: dict[str, str]) -> None:
-        """Begin an element."""
-
-    def end(self, tag: str) -> None:
-        """End an element."""
-
-    def text(self, text: str) -> None:
-        """Take a text."""
-        if self.reading and not self.guide:
-            self.parts.append(text)
+    def _end_text(self) -> None:
+        self.parts += self.texts
 
 
 class _Texts(_Parts):
@@ -147,20 +121,13 @@ class _Texts(_Parts):
     def __init__(self, take: Callable[[int], None]) -> None:
         super().__init__(take)
         self.found: list[str] = []
+        self.at_stop["si"] = self._end_item
 
-    def start(self, tag: str, about: dict[str, str]) -> None:
-        tag = tag.rpartition(":")[2]
-        self.guide |= tag == "rPh"
-        self.reading = tag == "t"
-
-    def end(self, tag: str) -> None:
-        tag, self.reading = tag.rpartition(":")[2], False
-        self.guide &= tag != "rPh"
-        if tag == "si":
-            text = "".join(self.parts).replace("x005F_", "")
-            self.parts.clear()
-            self.take(CELL + len(text))
-            self.found.append(text)
+    def _end_item(self) -> None:
+        text = "".join(self.parts).replace("x005F_", "")
+        self.parts.clear()
+        self.take(CELL + len(text))
+        self.found.append(text)
 
 
 class _Cells(_Parts):
@@ -171,7 +138,7 @@ class _Cells(_Parts):
         from openpyxl.utils import range_boundaries
         from openpyxl.utils.datetime import from_excel, from_ISO8601
 
-        self.book, self.texts = book, texts
+        self.book, self.shared = book, texts
         self._area, self._from_serial, self._from_iso = range_boundaries, from_excel, from_ISO8601
         self.rows: list[tuple[Any, ...]] = []
         self.merged: list[Area] = []
@@ -180,36 +147,28 @@ class _Cells(_Parts):
         self._at = self._column = 0
         self._columns: dict[str, int] = {}
         self._times: dict[tuple[str, str], Any] = {}
+        self.at_start |= {"c": self._cell, "row": self._begin_row, "mergeCell": self._merge}
+        self.at_stop |= {"v": self._end_text, "c": self._end_cell, "row": self._end_row}
 
-    def start(self, tag: str, about: dict[str, str]) -> None:
-        tag = tag.rpartition(":")[2]
-        if tag == "c":
-            self._about = about
-        elif tag in ("v", "t"):
-            self.reading = True
-        elif tag == "row":
-            self._at = int(float(about.get("r", self._at + 1)))
-            self._row, self._column = [], 0
-        elif tag == "rPh":
-            self.guide = True
-        elif tag == "mergeCell":
-            self.merged.append(self._area(about["ref"]))
-            self.take(CELL)
+    def _cell(self, about: dict[str, str]) -> None:
+        self._about = about
 
-    def end(self, tag: str) -> None:
-        tag = tag.rpartition(":")[2]
-        if tag == "c":
-            self._end_cell()
-        elif tag in ("v", "t"):
-            self.reading = False
-        elif tag == "row":
-            self._end_row()
-        elif tag == "rPh":
-            self.guide = False
+    def _begin_row(self, about: dict[str, str]) -> None:
+        self._at = int(float(about.get("r", self._at + 1)))
+        self._row, self._column = [], 0
+
+    def _merge(self, about: dict[str, str]) -> None:
+        self.merged.append(self._area(about["ref"]))
+        self.take(CELL)
 
     def _end_cell(self) -> None:
         about, place = self._about, self._about.get("r")
-        self._column = self._column + 1 if place is None else self._column_of(place)
+        self._column += 1
+        if place is not None:
+            letters = place.rstrip("0123456789")
+            if letters not in self._columns:
+                self._columns[letters] = self._area(f"{letters}1")[0]
+            self._column = self._columns[letters]
         if not self.parts:
             return
         text = "".join(self.parts)
@@ -219,12 +178,6 @@ class _Cells(_Parts):
             raise InputError(f"cell {place} comes after a later one of its row; save it again")
         self._row += [None] * gap
         self._row.append(self._value(text, about.get("t", "n"), about.get("s", "0")))
-
-    def _column_of(self, place: str) -> int:
-        letters = place.rstrip("0123456789")
-        if letters not in self._columns:
-            self._columns[letters] = self._area(f"{letters}1")[0]
-        return self._columns[letters]
 
     def _end_row(self) -> None:
         if not self._row:  # A format alone is nothing that has to be read.
@@ -242,7 +195,7 @@ class _Cells(_Parts):
                 return self._time(text, style)
             return float(text) if "." in text or "e" in text.lower() else int(text)
         if kind == "s":
-            return self.texts[int(text)]
+            return self.shared[int(text)]
         if kind == "b":
             return bool(int(text))
         return self._from_iso(text) if kind == "d" else text

@@ -179,18 +179,14 @@ def _parts_of_list(file: IO[bytes]) -> Iterator[pl.DataFrame]:
 
 def _unnested(table: pl.DataFrame, name: str) -> pl.DataFrame:
     """Return a table with the fields of objects as columns, also of objects that are texts."""
-    texts = [c for c in table.iter_columns() if c.dtype == pl.String and _holds_objects(c)]
+    filled = [c for c in table.iter_columns() if c.dtype == pl.String and c.null_count() < len(c)]
+    texts = [c for c in filled if c.str.contains(r"^\s*\{.*\}\s*$").all()]
     table = table.with_columns(c.str.json_decode(infer_schema_length=None) for c in texts)
     while objects := [c for c, dtype in table.schema.items() if dtype == pl.Struct]:
         empty = [c for c in objects if not table[c].struct.fields]
         table = table.drop(empty).unnest([c for c in objects if c not in empty], separator=".")
         check_columns(table.width, name)
     return table
-
-
-def _holds_objects(column: pl.Series) -> bool:
-    known = column.drop_nulls()
-    return len(known) > 0 and bool(known.str.contains(r"^\s*\{.*\}\s*$").all())
 
 
 def _plain(table: pl.DataFrame, name: str) -> pl.DataFrame:

@@ -37,9 +37,6 @@ from data_prep.readers.xml import Handlers, parse, read_all
 
 log = StepLog("decode")
 
-ROOT = re.compile(rb"<(?:[\w.-]+:)?(measCollecFile|mdc|OMeS)[\s>/]")
-"""First element of a file of XML."""
-
 DURATION = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?")
 NAME = re.compile(r"\s*([^=\-,/]+)[=-](.*)")
 INDEXED = re.compile(r"(.+)\[(\d+)\]")
@@ -139,34 +136,32 @@ class _Walker(Handlers):
         self.values: dict[str, str] = {}
         self.place = ""
         self.suspect = self.in_target = self.skipped = False
+        keep = self._keep
         self.at_start = {
-            "managedElement": self._element,
-            "granPeriod": self._period,
-            "measInfo": self._block,
-            "mi": self._block,
-            "measType": self._place,
-            "measValue": self._object,
-            "mv": self._object,
-            "r": self._place,
-            "PMSetup": self._setup,
-            "PMMOResult": self._object,
+            "managedElement": lambda about: keep(element=about.get("localDn", "")),
+            "granPeriod": lambda about: keep(
+                end=_time(about["endTime"]), begin=None, seconds=_seconds(about["duration"])
+            ),
+            "PMSetup": lambda about: keep(
+                begin=_time(about["startTime"]), seconds=60 * float(about["interval"])
+            ),
+            **dict.fromkeys(("measInfo", "mi"), lambda about: keep(counters={}, names=())),
+            **dict.fromkeys(("measType", "r"), self._place),
+            **dict.fromkeys(("measValue", "mv", "PMMOResult"), self._object),
         }
         self.at_stop = {
-            "measType": self._counter,
-            "mt": self._counter,
-            "measTypes": self._all_counters,
+            "nedn": lambda: keep(element=self.text),
+            "mts": lambda: keep(end=_time(self.text), begin=None),
+            "gp": lambda: keep(seconds=float(self.text)),
+            "measTypes": lambda: keep(counters=self._numbered()),
+            "measResults": lambda: keep(values=self._numbered()),
             "r": self._value,
-            "measResults": self._all_values,
-            "suspect": self._doubt,
-            "sf": self._doubt,
-            "nedn": self._element_text,
-            "mts": self._period_end,
-            "gp": self._length,
-            "moid": self._name_text,
-            "DN": self._name_text,
-            "measValue": self._measured,
-            "mv": self._measured,
-            "PMMOResult": self._measured,
+            **dict.fromkeys(("measType", "mt"), self._counter),
+            **dict.fromkeys(("moid", "DN"), lambda: keep(name=self.text)),
+            **dict.fromkeys(
+                ("suspect", "sf"), lambda: keep(suspect=self.text.lower() in ("true", "1"))
+            ),
+            **dict.fromkeys(("measValue", "mv", "PMMOResult"), self._measured),
         }
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
@@ -183,37 +178,15 @@ class _Walker(Handlers):
         elif self.in_target:
             self.in_target = False
 
-    def _element(self, attributes: dict[str, str]) -> None:
-        self.element = attributes.get("localDn", "")
-
-    def _element_text(self) -> None:
-        self.element = self.text
-
-    def _period(self, attributes: dict[str, str]) -> None:
-        self.end, self.begin = _time(attributes["endTime"]), None
-        self.seconds = _seconds(attributes["duration"])
-
-    def _period_end(self) -> None:
-        self.end, self.begin = _time(self.text), None
-
-    def _length(self) -> None:
-        self.seconds = float(self.text)
-
-    def _setup(self, attributes: dict[str, str]) -> None:
-        self.begin = _time(attributes["startTime"])
-        self.seconds = 60 * float(attributes["interval"])
-
-    def _block(self, attributes: dict[str, str]) -> None:
-        self.counters, self.names = {}, ()
+    def _keep(self, **said: Any) -> None:
+        for name, value in said.items():  # To ask for `__dict__` would make attributes slower.
+            setattr(self, name, value)
 
     def _place(self, attributes: dict[str, str]) -> None:
         self.place = attributes.get("p", "")
 
     def _counter(self) -> None:
         self.counters[self.place or str(len(self.counters) + 1)] = "".join(self.texts).strip()
-
-    def _all_counters(self) -> None:
-        self.counters = {str(i): name for i, name in enumerate(self.text.split(), start=1)}
 
     def _object(self, attributes: dict[str, str]) -> bool:
         """Return whether the values are not wanted and to be skipped."""
@@ -222,18 +195,12 @@ class _Walker(Handlers):
         self.skipped = bool(self.name) and not self.wants(class_of(self.name))
         return self.skipped
 
-    def _name_text(self) -> None:
-        self.name = self.text
-
     def _value(self) -> None:
         self.values[self.place or str(len(self.values) + 1)] = "".join(self.texts)
         self.place = ""
 
-    def _all_values(self) -> None:
-        self.values = {str(i): value for i, value in enumerate(self.text.split(), start=1)}
-
-    def _doubt(self) -> None:
-        self.suspect = self.text.lower() in ("true", "1")
+    def _numbered(self) -> dict[str, str]:
+        return {str(i): text for i, text in enumerate(self.text.split(), start=1)}
 
     def _measured(self) -> None:
         if self.begin is None and self.end is not None:
@@ -378,10 +345,8 @@ class Measurements:
         """Add an object's step."""
         kind = class_of(found.name)
         self.classes[kind] += 1
-        if self.object_class is not None and kind != self.object_class:
-            return
-        if len(self.classes) > 1 and self.object_class is None:
-            return  # It will be asked which one to read.
+        if kind != self.object_class and (self.object_class or len(self.classes) > 1):
+            return  # Of several classes, it will be asked which one to read.
         self._seconds.add(found.seconds)
         self.suspect += found.suspect
         if found.counters not in self._blocks:
@@ -476,12 +441,8 @@ class MeasurementsXml(Format):
     """Counters of managed objects: 3GPP TS 32.435 and 32.401, Nokia's OMeS."""
 
     name, how, suffixes = "measurements", "as measurements in XML", (".xml", ".xml.gz")
+    begins = re.compile(rb"<(?:[\w.-]+:)?(measCollecFile|mdc|OMeS)[\s>/]")
     together = True
-
-    @classmethod
-    def recognises(cls, begin: bytes) -> bool:
-        """Return whether the first element is one of these formats'."""
-        return ROOT.search(begin) is not None
 
     @classmethod
     def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:
@@ -493,12 +454,8 @@ class VesEvents(Format):
     """Events of 3GPP TS 28.532 with measurements, `perf3gpp`."""
 
     name, how, suffixes = "ves", "as VES events of measurements", (".json", ".json.gz")
+    begins = re.compile(rb'"perf3gppFields"')
     together = True
-
-    @classmethod
-    def recognises(cls, begin: bytes) -> bool:
-        """Return whether an event of measurements begins so."""
-        return b'"perf3gppFields"' in begin
 
     @classmethod
     def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:

@@ -7,6 +7,7 @@ codes: 252 means that no vehicle passed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container
 
 import polars as pl
@@ -23,9 +24,6 @@ QUANTITIES = {
 }
 UNITS = {f"{name}_{k}": u for name, u in (("flow", "veh"), ("speed", "km/h")) for k in range(1, 6)}
 """Units of the services of each class of vehicles."""
-
-HIGHEST = 250
-"""Highest speed in km/h that is no code."""
 
 COLUMNS = {"lengtegraad_EPSG_4326": "lon", "breedtegraad_EPSG_4326": "lat"}
 """Columns of degrees, which are written with a comma."""
@@ -52,7 +50,7 @@ class _Counts(Values):
             self.usable = False
         elif tag in QUANTITIES:
             quantity, value = QUANTITIES[tag], float(self.text)
-            known = self.usable and (quantity != "speed" or value <= HIGHEST)
+            known = self.usable and (quantity != "speed" or value <= 250)  # Others are codes.
             time = time_of(self.time)
             self.take(time, self.site, quantity + self.kind, value if known else None)
 
@@ -61,12 +59,8 @@ class Miv(Format):
     """Minute counts of Flanders by class of vehicles."""
 
     name, how, suffixes = "miv", "as counts of Flanders", (".xml", ".xml.gz")
+    begins = re.compile(rb"<miv(?!config)")
     together = True
-
-    @classmethod
-    def recognises(cls, begin: bytes) -> bool:
-        """Return whether it holds counts."""
-        return b"<miv" in begin and b"<mivconfig" not in begin
 
     @classmethod
     def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:
@@ -99,11 +93,7 @@ class MivSites(Format):
     """Places of Flanders' sites, for `--sites`."""
 
     name, how, suffixes = "miv-sites", "as sites of Flanders", (".xml", ".xml.gz")
-
-    @classmethod
-    def recognises(cls, begin: bytes) -> bool:
-        """Return whether it holds sites."""
-        return b"<mivconfig" in begin
+    begins = re.compile(rb"<mivconfig")
 
     @classmethod
     def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:

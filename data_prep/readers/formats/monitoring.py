@@ -19,14 +19,6 @@ from data_prep.readers.formats.json import AS_JSON
 from data_prep.readers.options import TableOptions
 from data_prep.readers.table import Table
 
-ANSWER = re.compile(
-    rb'\s*(?:\[\s*|{\s*"(?:status|data)"\s*:.{0,200}?)'
-    rb'(?:"resultType"\s*:|"result"\s*:\s*\[\s*{\s*"metric"|{\s*"metric"\s*:)',
-    re.DOTALL,
-)
-"""How an answer of Prometheus begins, or a list of its series."""
-
-
 NAME = "__name__"
 """Label that holds the name of a metric."""
 
@@ -42,9 +34,6 @@ ESCAPED = re.compile(r"\\([,= \\])")
 NUMBER = re.compile(r"([-+]?[\d.]+(?:[eE][-+]?\d+)?)[iu]?")
 """Field that is a number, such as 12i, 7u or 2.5, and no text or truth value."""
 
-UNITS = {"s": 1e9, "ms": 1e12, "us": 1e15, "ns": 1e18}
-"""Units of a time since 1970, with its order of magnitude in our years."""
-
 Point = tuple[str, dict[str, str], dict[str, str], str | None]
 """Measurement, tags, fields and time, as written."""
 
@@ -58,21 +47,15 @@ def prometheus_series(document: Any) -> list[Series] | None:
     >>> prometheus_series([{"metric": {"cell": "a"}, "values": [[60, "1.5"]]}])
     [({'cell': 'a'}, [(60.0, '1.5')])]
     """
-    if isinstance(document, Mapping):
-        data = document.get("data")
-        document = data.get("result") if isinstance(data, Mapping) else None
-    if not isinstance(document, list) or not document:
-        return None
     found: list[Series] = []
-    for each in document:
-        if not isinstance(each, Mapping) or not isinstance(each.get("metric"), Mapping):
-            return None
-        values = each.get("values", [each["value"]] if "value" in each else None)
-        if not isinstance(values, list):
-            return None
-        labels = {str(name): str(value) for name, value in each["metric"].items()}
-        found.append((labels, [(float(time), str(value)) for time, value in values]))
-    return found
+    try:
+        for each in document["data"]["result"] if isinstance(document, dict) else document:
+            labels = {str(name): str(value) for name, value in each["metric"].items()}
+            values = each["values"] if "values" in each else [each["value"]]
+            found.append((labels, [(float(time), str(value)) for time, value in values]))
+    except (AttributeError, KeyError, TypeError):
+        return None
+    return found or None
 
 
 def table_of_series(found: Sequence[Series]) -> pl.DataFrame:
@@ -151,7 +134,9 @@ def table_of_lines(lines: Iterable[str]) -> pl.DataFrame:
     without = next((i for i, row in enumerate(rows, start=1) if row[3] is None), 0)
     if without:
         raise ValueError(f"point {without} has no time; export the points with their times")
-    per_second = 1e9 / UNITS[_unit(abs(int(rows[0][3] or 0)))] if rows else 1.0
+    # Seconds since 1970 are about a thousand million, or these in a smaller unit.
+    first = abs(int(rows[0][3] or 0)) if rows else 0
+    per_second = next((1e9 / size for size in (1e9, 1e12, 1e15) if first < 100 * size), 1e-9)
     several = len({measurement for measurement, *_ in rows}) > 1
     series: dict[tuple[tuple[str, str], ...], list[tuple[float, str]]] = {}
     for measurement, tags, fields, time in rows:
@@ -165,24 +150,15 @@ def table_of_lines(lines: Iterable[str]) -> pl.DataFrame:
     return table_of_series([(dict(labels), values) for labels, values in series.items()])
 
 
-def _unit(time: int) -> str:
-    """Return the unit of a time since 1970 by its size.
-
-    >>> _unit(1_700_000_000), _unit(1_700_000_000_000_000_000)
-    ('s', 'ns')
-    """
-    return next((unit for unit, size in UNITS.items() if time < 100 * size), "ns")
-
-
 class Prometheus(Format):
     """Answers of Prometheus, Thanos or VictoriaMetrics."""
 
     name, how, suffixes = "prometheus", "as series of Prometheus", (".json", ".json.gz")
-
-    @classmethod
-    def recognises(cls, begin: bytes) -> bool:
-        """Return whether it begins as such an answer."""
-        return ANSWER.match(begin) is not None
+    begins = re.compile(
+        rb'\A\s*(?:\[\s*|{\s*"(?:status|data)"\s*:.{0,200}?)'
+        rb'(?:"resultType"\s*:|"result"\s*:\s*\[\s*{\s*"metric"|{\s*"metric"\s*:)',
+        re.DOTALL,
+    )
 
     @classmethod
     def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:

@@ -22,11 +22,7 @@ from data_prep.readers.options import TableOptions
 from data_prep.readers.origin import Origin
 from data_prep.readers.table import Table
 
-LABEL = 128
-"""Bytes of memory for a label."""
-
 SAVE = "with DataFrame.to_hdf(path, key='df', format='fixed')"
-FIXED = f"save it {SAVE}"
 DATES = r"datetime64(?:\[(s|ms|us|ns)\])?"
 
 
@@ -55,10 +51,8 @@ def _read(file: h5py.File, path: Path) -> list[pl.Series]:
     for i in range(int(group.attrs.get("nblocks", 1))):
         items, values = group[f"block{i}_items"], group[f"block{i}_values"]
         check_labels(items, path.name)
-        for label, column in zip(
-            read_labels(items, path.name), _block(values, path.name).T, strict=True
-        ):
-            columns[label] = pl.Series(label, column)
+        labels, block = read_labels(items, path.name), _block(values, path.name)
+        columns |= {n: pl.Series(n, column) for n, column in zip(labels, block.T, strict=True)}
     order = read_labels(group["axis0"], path.name)
     index = group["axis1"]
     if re.fullmatch(DATES, text_of(index.attrs.get("kind", ""))):
@@ -105,7 +99,7 @@ def find_frame(file: h5py.File, name: str) -> h5py.Group:
     if len(frames) != 1:
         raise InputError(
             f"{name}: {len(frames)} frames in pandas' fixed format among {kinds or 'no groups'}, "
-            f"expected one; {FIXED}"
+            f"expected one; save it {SAVE}"
         )
     return file[frames[0]]
 
@@ -117,7 +111,7 @@ def check_labels(axis: h5py.Dataset, name: str) -> None:
             f"{name}: {axis.name} holds {axis.dtype}, which may be pickled, and a pickle can run "
             "any code when it is loaded; save the frame again with text or integer labels"
         )
-    check_array(axis, name, LABEL)
+    check_array(axis, name, 128)  # bytes of memory for a label
 
 
 def read_labels(axis: h5py.Dataset, name: str) -> list[str]:

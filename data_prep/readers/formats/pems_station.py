@@ -20,9 +20,6 @@ from data_prep.readers.table import Table
 
 log = StepLog("decode")
 
-LINE = re.compile(rb"\d\d/\d\d/\d{4} \d\d:\d\d:\d\d,\d{6,7},\d{1,2},\d{1,3},[NSEW],[A-Z]{2},")
-"""How a line begins: time, station, district, freeway, direction, type of lanes."""
-
 COLUMNS = ("time", "station", "district", "freeway", "direction", "lane_type", "length", "samples",
            "observed", "flow", "occupancy", "speed")  # fmt: skip
 VALUES = ("flow", "occupancy", "speed")
@@ -32,12 +29,11 @@ class PemsStation(Format):
     """Texts of stations of Caltrans PeMS."""
 
     name, how, suffixes = "pems-station", "as stations of PeMS", (".txt", ".txt.gz")
+    # Time, station, district, freeway, direction, type of lanes.
+    begins = re.compile(
+        rb"\A\d\d/\d\d/\d{4} \d\d:\d\d:\d\d,\d{6,7},\d{1,2},\d{1,3},[NSEW],[A-Z]{2},"
+    )
     together = True
-
-    @classmethod
-    def recognises(cls, begin: bytes) -> bool:
-        """Return whether the first line is a station's."""
-        return LINE.match(begin) is not None
 
     @classmethod
     def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:

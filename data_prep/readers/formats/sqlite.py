@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Container, Sequence
 from contextlib import closing
@@ -30,11 +31,7 @@ class Sqlite(Format):
 
     name, how = "sqlite", "as a database of SQLite"
     suffixes = beside = (".db", ".sqlite", ".sqlite3")
-
-    @classmethod
-    def recognises(cls, begin: bytes) -> bool:
-        """Return whether it begins as a database of SQLite."""
-        return begin.startswith(b"SQLite format 3\0")
+    begins = re.compile(rb"\ASQLite format 3\0")
 
     @classmethod
     def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:

@@ -49,12 +49,8 @@ class Sumo(Format):
     """Intervals of SUMO's detectors, edges or lanes."""
 
     name, how, suffixes = "sumo", "as output of SUMO", (".xml", ".xml.gz")
+    begins = re.compile(rb"<interval\s[^>]*\bbegin=")
     together = True
-
-    @classmethod
-    def recognises(cls, begin: bytes) -> bool:
-        """Return whether it holds intervals."""
-        return re.search(rb"<interval\s[^>]*\bbegin=", begin) is not None
 
     @classmethod
     def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:

@@ -92,7 +92,7 @@ class Text(Format):
         encoding = options.encoding or find_encoding(_start(path, content), path.name)
         if encoding not in UNICODE:
             content = _recoded(path, content, encoding)
-        if _start(path, content).removeprefix(codecs.BOM_UTF8).startswith(ANNOTATIONS):
+        if re.match(rb"(\xef\xbb\xbf)?#(group|datatype|default|constant)", _start(path, content)):
             return _read_annotated(path, content, keys, options)
         try:
             return _read(path, content, keys, options)
@@ -101,10 +101,6 @@ class Text(Format):
                 raise
             found = find_encoding(path.read_bytes() if content is None else content, path.name)
             return _read(path, _recoded(path, content, found), keys, options)
-
-
-ANNOTATIONS = (b"#group", b"#datatype", b"#default", b"#constant")
-"""Begins of the lines above each table of an export of InfluxDB."""
 
 
 def _read_annotated(
@@ -172,10 +168,8 @@ def _read(path: Path, content: bytes | None, keys: Container[str], options: Tabl
     separator = find_separator([line for line in lines if line.strip()])
     log.note(path.name, f"fields are separated by {SEPARATED.get(separator, separator)}")
     reader = csv.reader(lines, delimiter=separator)
-    rows, ends = [], []
-    for row in reader:
-        rows.append(row)
-        ends.append(reader.line_num)
+    read = [(row, reader.line_num) for row in reader]
+    rows, ends = [row for row, _ in read], [end for _, end in read]
     if not options.no_header:
         head = find_head(rows, path.name, "line")
         closed = _are_closed(rows[head.rows :], len(head.names))
@@ -226,10 +220,6 @@ def _are_closed(rows: Sequence[Sequence[str]], n_names: int) -> list[str]:
     filled = [row for row in rows if len(row) > 1]
     closed = all(len(row) == n_names + 1 and not row[-1].strip() for row in filled)
     return [""] if filled and closed else []
-
-
-MOST_ODD = 100_000
-"""Lines that may be empty or notes beside as many as there are rows."""
 
 
 @dataclass(frozen=True)
@@ -288,7 +278,7 @@ class _Body:
                 number, begin = begin, reader.line_num
                 if number < self.skip:
                     continue
-                if len(found) > n_rows + MOST_ODD:
+                if len(found) > n_rows + 100_000:
                     raise InputError(
                         f"{self.path.name}, line {begin}: {len(found):,} lines so far are empty or "
                         f"notes, and {n_rows:,} are rows; remove them"
@@ -325,7 +315,11 @@ class _Body:
         table = None  # Marks of missing values are rare, and make Polars three times as slow.
         with suppress(pl.exceptions.PolarsError):
             table = read(infer_schema_length=INFERRED)
-        if table is None or _has_marks(table):
+        if table is None or any(
+            column.is_in(MISSING).any() if column.dtype == pl.String
+            else column.dtype.is_float() and column.is_nan().any()
+            for column in table.iter_columns()
+        ):  # fmt: skip
             try:
                 table = read(infer_schema_length=INFERRED, null_values=MISSING)
             except pl.exceptions.PolarsError:
@@ -339,9 +333,12 @@ class _Body:
             table = pl.DataFrame(
                 {name: [] for name in self.names}, dict.fromkeys(self.names, pl.String)
             )
-        if table[table.columns[-1]].null_count() and _has_quotes(self.path, content):
-            # Polars fills a short row with nulls, so the last field of such a row is null.
-            self._odd_lines()
+        if table[table.columns[-1]].null_count():
+            with _open(self.path, content) as file:
+                has_quotes = any(b'"' in part for part in iter(lambda: file.read(CHUNK), b""))
+            if has_quotes:
+                # Polars fills a short row with nulls, so the last field of such a row is null.
+                self._odd_lines()
         return table
 
     def column(self, content: bytes | None, name: str, n_rows: int | None) -> pl.Series:
@@ -378,15 +375,6 @@ class _Body:
                 last = part[-1:]
         n_lines += last not in (b"\n", b"")
         return n_separators < (len(self.names) - 1) * n_lines
-
-
-def _has_marks(table: pl.DataFrame) -> bool:
-    """Return whether texts or numbers stand for missing values."""
-    return any(
-        column.is_in(MISSING).any() if column.dtype == pl.String
-        else column.dtype.is_float() and column.is_nan().any()
-        for column in table.iter_columns()
-    )  # fmt: skip
 
 
 def is_note(row: Sequence[str]) -> bool:
@@ -463,11 +451,6 @@ def _decimals(field: str) -> int:
     """Count the digits after the decimal point or comma."""
     found = re.search(r"[.,](\d*)$", field)
     return len(found[1]) if found else 0
-
-
-def _has_quotes(path: Path, content: bytes | None) -> bool:
-    with _open(path, content) as file:
-        return any(b'"' in part for part in iter(lambda: file.read(CHUNK), b""))
 
 
 def _open(path: Path, content: bytes | None) -> BinaryIO:

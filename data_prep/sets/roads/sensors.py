@@ -169,12 +169,12 @@ def _read_named(path: Path, names: Sequence[str], n_ids: int) -> tuple[pd.DataFr
         df, origin = read_table(
             path, text_columns=columns[:n_ids], options=TableOptions(no_header=True)
         )
-        require_columns(df, columns, origin)
+        require_columns([*df], columns, origin)
         return df[columns].set_axis(list(names), axis="columns"), origin
     df, origin = read_table(path, text_columns=names[:n_ids])
     if "cost" not in df.columns:
         df = df.rename(columns={"distance": "cost"})
-    require_columns(df, names, origin)
+    require_columns([*df], names, origin)
     return df, origin
 
 

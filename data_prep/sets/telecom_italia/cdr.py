@@ -149,7 +149,10 @@ class _Sums:
         _require(ids.min() >= 0 and ids.max() < len(self._position))
         cell = self._position[ids]
         _require(cell.min() >= 0)
-        interval = self._interval(frame)
+        elapsed = frame["interval"].to_numpy() - self.day.start_ms
+        interval = elapsed // raw_day.INTERVAL_MS
+        _require(interval.min() >= 0 and interval.max() < self.n_intervals)
+        _require((interval * raw_day.INTERVAL_MS == elapsed).all())
         bins = interval // self.per_step * len(self.occurs) + cell
         activity = frame.select(pl.col(SERVICES).fill_null(0.0))
         for total, service in zip(self.totals, activity, strict=True):
@@ -159,17 +162,7 @@ class _Sums:
                 np.add.at(total, bins, values)
         self.occurs[cell] = True
         self.recorded[interval] = True
-        self._remember(cell, interval, frame["country"].to_numpy())
-
-    def _interval(self, frame: pl.DataFrame) -> np.ndarray:
-        """Return the index of each row's interval in the day, `(row,)`."""
-        elapsed = frame["interval"].to_numpy() - self.day.start_ms
-        interval = elapsed // raw_day.INTERVAL_MS
-        _require(interval.min() >= 0 and interval.max() < self.n_intervals)
-        _require((interval * raw_day.INTERVAL_MS == elapsed).all())
-        return interval
-
-    def _remember(self, cell: np.ndarray, interval: np.ndarray, country: np.ndarray) -> None:
+        country = frame["country"].to_numpy()
         _require(country.min() >= 0)
         keys = ((cell * self.n_intervals + interval) << _COUNTRY_BITS) | country
         after = not self._keys or keys[0] > self._keys[-1][-1]

@@ -164,7 +164,10 @@ class TelecomItalia:
 def _chunks(
     days: Sequence[folder.StoredDay], cells: np.ndarray, per_step: int
 ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-    """Yield each day's first time step and its values of all variables, `(step, cell)`."""
+    """Yield each day's first time step and its values of all variables, `(step, cell)`.
+
+    They are 0 for cells that are not in the day.
+    """
     step = INTERVAL * per_step
     for day in days:
         first, rest = divmod(day.raw.start - days[0].raw.start, step)
@@ -173,18 +176,13 @@ def _chunks(
                 f"{day.raw.path}: the days before {day.raw.date} do not make whole steps of "
                 f"{step}; choose a step that divides every day"
             )
-        yield first, _variables(day, cells, per_step)
-
-
-def _variables(day: folder.StoredDay, cells: np.ndarray, per_step: int) -> dict[str, np.ndarray]:
-    """Return a day's values of all variables, `(step, cell)`; 0 for cells not in the day."""
-    n_steps = len(day.recorded) // per_step
-    complete = day.recorded.reshape(n_steps, per_step).all(axis=1)
-    sums = np.zeros((len(SERVICES), n_steps, len(cells)))
-    sums[:, ~complete] = np.nan
-    _, to, of = np.intersect1d(cells, day.cells, assume_unique=True, return_indices=True)
-    sums[:, :, to] = day.values()[:, :, of]
-    services = dict(zip(SERVICES, sums, strict=True))
-    with np.errstate(over="ignore"):  # `write_chunks` checks for overflow
-        sms, call = (services[f"{name}_in"] + services[f"{name}_out"] for name in ("sms", "call"))
-    return services | {"sms": sms, "call": call, "net": services["internet"]}
+        n_steps = len(day.recorded) // per_step
+        complete = day.recorded.reshape(n_steps, per_step).all(axis=1)
+        sums = np.zeros((len(SERVICES), n_steps, len(cells)))
+        sums[:, ~complete] = np.nan
+        _, to, of = np.intersect1d(cells, day.cells, assume_unique=True, return_indices=True)
+        sums[:, :, to] = day.values()[:, :, of]
+        found = dict(zip(SERVICES, sums, strict=True))
+        with np.errstate(over="ignore"):  # `write_chunks` checks for overflow
+            sms, call = (found[f"{name}_in"] + found[f"{name}_out"] for name in ("sms", "call"))
+        yield first, found | {"sms": sms, "call": call, "net": found["internet"]}

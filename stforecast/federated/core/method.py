@@ -119,6 +119,10 @@ class Method:
     def set_up(self) -> None:
         """Prepare what follows from the model, the task and the settings; here nothing."""
 
+    def shares(self, name: str) -> bool:
+        """Return whether clients send the model's parameter or buffer of this name; here none."""
+        return False
+
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
         """Add the method's own tensors to `clients` and return the server's state.
 
@@ -134,7 +138,7 @@ class Method:
         return {}
 
     def fitted_memory(self, n_clients: int, device: torch.device) -> Params:
-        """Return initial tensors of the clients' memory that `personalise` fits.
+        """Return tensors of the clients' memory that `personalise` fits, 0 before.
 
         They are of states that predict alone: rounds do without them.
         """

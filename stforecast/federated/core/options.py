@@ -316,6 +316,28 @@ def distribute(
     return {section: t(**converted(t, chosen[section])) for section, t in types.items()}
 
 
+def read_settings(owner: str, options: type, texts: Sequence[str]) -> Any:
+    """Make a dataclass of settings from texts such as `hidden_size=16`.
+
+    Texts without a name belong to the fields in their order.
+
+    Raises:
+        InputError: for an unknown name, an invalid value or a field without a value.
+    """
+    known = [f.name for f in fields(options) if f.init]
+    given: dict[str, str] = {}
+    for place, text in enumerate(texts):
+        name, _, value = text.rpartition("=")
+        name = name or (known[place] if place < len(known) else value)
+        if name not in known:
+            raise choose(f"setting of {owner}", name, known)
+        given[name] = value
+    needed = {f.name for f in fields(options) if f.init and f.default is dataclasses.MISSING}
+    if absent := sorted(needed - given.keys()):
+        raise InputError(f"{owner} needs {' and '.join(absent)}")
+    return options(**given)
+
+
 def flatten(*parts: Any) -> dict[str, Any]:
     """Return the fields of dataclass instances under their flat names."""
     return {name: value for part in parts for name, value in dataclasses.asdict(part).items()}

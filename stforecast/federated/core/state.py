@@ -21,6 +21,9 @@ from stforecast.federated.core.training import STEPS, Moments, Optimizer, Traini
 ServerState = dict[str, Tensor]
 """State of a method's server: name to tensor, without the client axis."""
 
+KIND = "encoder.kind"
+"""Name of the buffer with the number of a client's encoder, where clients have different ones."""
+
 MOST_KEPT = 2**29
 """Most bytes that a process keeps beside the state of its clients, see `Cohort.kept`."""
 
@@ -394,10 +397,10 @@ def cohorts(ids: Tensor, clients: Clients, limit: int) -> Sequence[Tensor]:
     """Split increasing ids of clients into cohorts of at most `limit`, about equally large.
 
     The clients of a cohort have the same number of samples, and so of batches, and their optimisers
-    have taken equally many steps, which makes the shared optimiser exact.
+    have taken equally many steps, which makes the shared optimiser exact. They have one encoder.
     """
-    steps = clients.moments.get(STEPS, {}).values()
-    plan_of = torch.stack([clients.sizes, *(s.cpu().long() for s in steps)], dim=1)
+    same = [*clients.moments.get(STEPS, {}).values(), clients.buffers.get(KIND, clients.sizes)]
+    plan_of = torch.stack([clients.sizes, *(s.cpu().long() for s in same)], dim=1)
     plans: dict[tuple[int, ...], list[int]] = {}
     for i, plan in zip(ids.tolist(), plan_of[ids].tolist(), strict=True):
         plans.setdefault(tuple(plan), []).append(i)

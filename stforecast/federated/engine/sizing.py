@@ -21,12 +21,13 @@ import hashlib
 import itertools
 import logging
 import math
+import mmap
 import re
 import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -264,19 +265,34 @@ class Store:
 
     def zeros(self, like: Tensor) -> Tensor:
         """Return zeros of a tensor's shape and type, which take no space until they are written."""
-        size = like.numel() * like.element_size()
+        if not (size := like.numel() * like.element_size()):
+            return torch.zeros(like.shape, dtype=like.dtype)
         if size > (free := shutil.disk_usage(self.folder).free):
             raise InputError(
                 f"{self.folder.parent}: {free / 1e9:.1f} GB free, but the clients' states need "
                 f"{size / 1e9:.1f} GB more; set TMPDIR to a folder on a larger disk"
             )
-        path = self.folder / f"{next(self._names)}.bin"
-        mapped = torch.from_file(str(path), shared=True, size=like.numel(), dtype=like.dtype)
-        return mapped.view(like.shape)
+        with (self.folder / f"{next(self._names)}.bin").open("w+b") as file:
+            file.truncate(size)
+            mapped = mmap.mmap(file.fileno(), size)
+        found = torch.frombuffer(mapped, dtype=like.dtype).view(like.shape)
+        _MAPPED[found.data_ptr()] = mapped
+        return found
 
     def copy(self, tensor: Tensor) -> Tensor:
         """Return a copy of a tensor in the store."""
         return self.zeros(tensor).copy_(tensor)
+
+
+_MAPPED = weakref.WeakValueDictionary[int, mmap.mmap]()
+"""Files of tensors in memory, by the address of the first value."""
+
+
+def release(tensors: Iterable[Tensor]) -> None:
+    """Take what a `Store` holds out of the memory, until it is read again; others stay there."""
+    for tensor in tensors:
+        if (mapped := _MAPPED.get(tensor.data_ptr())) and hasattr(mapped, "madvise"):
+            mapped.madvise(mmap.MADV_DONTNEED)  # The pages of a shared file are not lost.
 
 
 Item = TypeVar("Item")

@@ -101,6 +101,9 @@ class Trained:
 
 log = logging.getLogger(__name__)
 
+IN_FILES = 2**29
+"""Most bytes in memory of what clients fit before they predict; more are in files."""
+
 DROPOUT, UPLINK = 2, 3
 """Purposes of random draws, the last part of a generator's key; methods have others."""
 
@@ -452,12 +455,18 @@ class Trainer:
             with self._seeded(self.method, ids):
                 self.method.personalise(cohort, payload)
             cohort.write_back()
+            sizing.release(state.clients.memory.values())
         return state
 
     def unfitted(self) -> State:
         """Return a copy of the state for `personalise`, with the memory that it fits."""
         state = copy.deepcopy(self.state)
-        state.clients.memory |= self.method.fitted_memory(len(self), self.device)
+        like = self.method.fitted_memory(len(self), torch.device("meta"))
+        if self.device.type == "cpu" and total_bytes(like) > IN_FILES:
+            store = self._store or Store()
+            state.clients.memory |= {name: store.zeros(t) for name, t in like.items()}
+        else:
+            state.clients.memory |= self.method.fitted_memory(len(self), self.device)
         return state
 
     def score(self, data: ClientData, state: State) -> tuple[float, float]:

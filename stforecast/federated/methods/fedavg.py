@@ -33,7 +33,7 @@ class FedAvg(Method):
     needs = Needs(data=("equal initial weights",))
 
     def shares(self, name: str) -> bool:
-        """Return whether the parameter or buffer of this name is sent and averaged."""
+        """Return whether the parameter or buffer of this name is sent and averaged; here all."""
         return True
 
     @property

@@ -55,6 +55,10 @@ class OwnModels(Method):
     keeps_own = True
     needs = Needs(data=("equal initial weights",))
 
+    def shares(self, name: str) -> bool:
+        """Return True: whole models are sent."""
+        return True
+
     def set_up(self) -> None:
         """Find the names of the parameters that are sent."""
         trainable = self.population.trainable

@@ -127,8 +127,11 @@ class FederationSettings(ABC):
         """Return the method with a new model."""
 
     @abstractmethod
-    def clients_at(self, data: Path, first: int) -> OwnClients:
-        """Return the clients of a node, given its data and the number of the first client."""
+    def clients_at(self, data: Path, first: int, model: str = "") -> OwnClients:
+        """Return the clients of a node.
+
+        Given are its data, the number of the first client, and the model that its owner has chosen.
+        """
 
     @classmethod
     @abstractmethod
@@ -219,6 +222,7 @@ class FederationSettings(ABC):
                 Words("choose another {method}"),
             )
         self._check_lateness(config.training)
+        self.build_method()  # Some models refuse some methods.
         config.robust.check(method)
         if config.uplink.private and (
             method.sends.counts

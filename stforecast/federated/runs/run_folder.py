@@ -49,6 +49,9 @@ BEGUN = "settings.json"
 LINES = "lines"
 """Entry of `run.json` with the number of lines of each table by its file's name."""
 
+KEPT = "kept"
+"""Entry of `run.json` that is true if only what tables of a benchmark read is left of the run."""
+
 CHECKPOINTS = "checkpoints"
 """Name of the folder of an unfinished run's checkpoints."""
 
@@ -553,6 +556,11 @@ class Run(ABC):
         if about != self.about:
             write_json(self.folder / ABOUT, about)
         return dataclasses.replace(self, about=about)
+
+    @property
+    def kept(self) -> bool:
+        """Whether it is a run of `stforecast.bench.kept`, of which tables and sums are left."""
+        return bool(self.about.get(KEPT))
 
     @property
     def settings(self) -> dict[str, Any]:

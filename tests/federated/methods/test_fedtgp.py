@@ -3,6 +3,7 @@ from functools import partial
 
 import pytest
 import torch
+from reference_tgp import loss_by_hand, reference_server
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.state import Participants
@@ -26,18 +27,6 @@ def tgp(**options):
 
 def of(*ids):
     return Participants(torch.tensor(ids), torch.full((len(ids),), 8), round=0)
-
-
-def loss_by_hand(prototypes, held, made, delta):
-    """Eq. 10, prototype by prototype."""
-    terms = []
-    for of_client, own in zip(prototypes, held, strict=True):
-        for c in own.nonzero().flatten().tolist():
-            apart = [(of_client[c] - other).norm() for other in made]
-            near = torch.exp(-(apart[c] + delta))
-            far = sum(torch.exp(-a) for k, a in enumerate(apart) if k != c)
-            terms.append(-torch.log(near / (near + far)))
-    return sum(terms) / len(terms)
 
 
 def test_two_keys_by_hand(double):
@@ -66,24 +55,6 @@ def test_the_margin_is_the_largest_distance_of_means(double):
     expected = max((a - b).norm() for a in means for b in means)
     assert widest_gap(prototypes, held) == pytest.approx(float(expected))
     assert widest_gap(prototypes, held & torch.tensor([0, 1, 0, 0]).bool()) == 0
-
-
-def reference_server(state, prototypes, held, margin, epochs, lr):
-    """Plain gradient descent on the server's vectors and network."""
-    names = ["network.0.weight", "network.0.bias", "network.2.weight", "network.2.bias"]
-    tensors = [state[VECTORS], *(state["trained." + name] for name in names)]
-    leaves = [t.clone().requires_grad_() for t in tensors]
-
-    def made():
-        vectors, w, b, v, c = leaves
-        return torch.relu(vectors @ w + b) @ v + c
-
-    delta = min(widest_gap(prototypes, held), margin)
-    for _ in range(epochs):
-        loss = loss_by_hand(prototypes, held, made(), delta)
-        for t, g in zip(leaves, torch.autograd.grad(loss, leaves), strict=True):
-            t.data -= lr * g
-    return made().detach()
 
 
 @pytest.mark.parametrize("margin", [0.3, 100.0])

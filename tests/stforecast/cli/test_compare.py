@@ -110,8 +110,8 @@ def test_each_task_says_how_many_days_it_was_tested_on(make_run, compare, tmp_pa
     assert not code, err
     for page in (out, (tmp_path / "out" / "comparison.md").read_text()):
         milan, rome = page.split("\nrome\n" if page is out else "## rome")
-        assert "bootstrap over 4 blocks of two test days" in milan
-        assert "bootstrap over 5 test days" in rome
+        assert "bootstrap over 4 blocks of two test days (3 degrees of freedom)" in milan
+        assert "bootstrap over 5 test days (4 degrees of freedom)" in rome
         assert "against …: how much higher the error is" in rome, "it differs between the tasks"
 
 

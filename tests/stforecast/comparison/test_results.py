@@ -171,8 +171,8 @@ def test_methods_are_compared_with_the_reference_and_sorted(make_run, tables):
     assert [row[wins].split()[0] for row in rows] == ["75", "75", "0"]
     assert "**fedavg** has a lower error than solo (-20.0 % [-20.0, -20.0]); fuels (" in text
     assert (
-        "bootstrap over 4 blocks of two test days; it holds for these cells and this seed only. The"
-        in text
+        "bootstrap over 4 blocks of two test days (3 degrees of freedom); it holds for these cells "
+        "and this seed only. The" in text
     )
 
 

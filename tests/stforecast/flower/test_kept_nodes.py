@@ -11,7 +11,7 @@ from stforecast.federated.nodes.disclosure import FOUND, DisclosureRefused
 from stforecast.federated.nodes.masker import TooFewCells, TooFewParties
 from stforecast.federated.nodes.messages import FEW_CELLS, Message
 from stforecast.federated.uploads.masking import SecureSums, new_key, public
-from stforecast.flower import worker
+from stforecast.flower import client_app
 from stforecast.flower.node import FlowerNode, SecureAggregationRequired
 from stforecast.flower.server_app import serve
 from stforecast.methods import METHODS
@@ -31,8 +31,8 @@ def made(monkeypatch):
             made.append(self)
             super().__init__(*about)
 
-    monkeypatch.setattr(worker, "FlowerNode", Noted)
-    monkeypatch.setattr(worker, "_kept", {})
+    monkeypatch.setattr(client_app, "FlowerNode", Noted)
+    monkeypatch.setattr(client_app, "_kept", {})
     return made
 
 
@@ -45,7 +45,7 @@ def test_numbers_are_those_of_nodes_that_are_made_anew(method, secure, federatio
     """Messages of secure sums make none."""
     run, link, _ = federation(method, secure=secure, rounds=3)
     tables = []
-    for answer in (link.answer, worker.answer_of_node):
+    for answer in (link.answer, client_app.answer_of_node):
         link.answer = answer
         serve(link, run)
         rounds = pd.read_csv(tmp_path / "server" / "rounds.csv").drop(columns="seconds")
@@ -56,7 +56,7 @@ def test_numbers_are_those_of_nodes_that_are_made_anew(method, secure, federatio
     for a, b in zip(*tables, strict=True):
         pd.testing.assert_frame_equal(a, b, check_exact=True)
     assert len(made) == 2
-    assert not worker._kept
+    assert not client_app._kept
 
 
 def asked_in(round):
@@ -65,7 +65,7 @@ def asked_in(round):
 
 
 def ask(run, link, message, node=0):
-    return worker.answer_of_node(run, link.configs[node], message)
+    return client_app.answer_of_node(run, link.configs[node], message)
 
 
 def test_the_disk_is_the_truth(federation, made):
@@ -189,8 +189,8 @@ def test_a_node_is_in_no_sum_over_few_cells_that_gives_its_readings_up(federatio
 
 def test_few_nodes_are_kept(federation, made, monkeypatch):
     run, link, _ = federation("fedavg")
-    monkeypatch.setattr(worker, "MOST", 1)
+    monkeypatch.setattr(client_app, "MOST", 1)
     for node in (0, 1, 1, 0):
         ask(run, link, Message(JOIN), node)
     assert len(made) == 3
-    assert len(worker._kept) == 1
+    assert len(client_app._kept) == 1

@@ -34,6 +34,39 @@ METHODS = {
 """The default, trees, and a method of each other kind, with their own settings."""
 
 
+MODELS = {"north": "dual_gru:hidden_size=4", "centre": "mlp:hidden_size=8", "south": "linear"}
+"""The model of each node, where these differ."""
+MIXED = {
+    **{name: value for name, value in SETTINGS.items() if name != "hidden_size"},
+    "refit": "never", "intervals": "none", "model": "mixed", "models": ", ".join(MODELS.values()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["fedproto", "fuels"])
+def test_each_node_trains_its_own_model_as_one_process_does(method, tmp_path):
+    federation_demo.make_cubes(tmp_path)
+    patience = Patience(start=600, answer=240)
+    run = RunSettings(resolve(method, **MIXED), 9, patience, str(tmp_path / "server"))
+    with LocalFlower(tmp_path / "logs") as flower:
+        for name, (first, _) in federation_demo.SHARES.items():
+            own = "--allow-disclosure", f"--model={MODELS[name]}"
+            flower.start_node(name, tmp_path / f"{name}.nc", first, *own)
+        app = write_app(tmp_path / "app", run)
+        about = follow(flower, flower.run(app), tmp_path / "server", seconds=1800)
+    assert about["nodes"] == 3
+    with open_cube(tmp_path / "city.nc") as city:
+        lines = ["cell,client,model"]
+        for name, share in federation_demo.SHARES.items():
+            lines += [f"{c},{c},{MODELS[name]}" for c in city["cell"].to_numpy()[slice(*share)]]
+        (tmp_path / "owners.csv").write_text("\n".join(lines))
+        settings = {**run.config.flat(), "clients": str(tmp_path / "owners.csv")}
+        expected = Forecaster.recorded(settings).fit(city.load()).predict(city)
+    for name, share in federation_demo.SHARES.items():
+        [folder] = (tmp_path / f"{name}.federation").glob("run-*")
+        found = Forecaster.load(folder).predict(tmp_path / f"{name}.nc")
+        pd.testing.assert_frame_equal(found, expected.iloc[:, slice(*share)], rtol=1e-4)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_each_node_forecasts_as_one_process_does(method, tmp_path):
     federation_demo.make_cubes(tmp_path)

@@ -16,7 +16,7 @@ from data_prep.sets.milan import prepare
 from stforecast.cli.main import cli
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.uploads.masking import SecureSums
-from stforecast.flower import worker
+from stforecast.flower import client_app
 from stforecast.flower.server_app import prepare_continuation, serve
 from stforecast.flower.settings import RunSettings
 from stforecast.forecasting.config import resolve
@@ -88,8 +88,8 @@ def test_a_nodes_model_is_used_as_any_other(method, milan, tmp_path, monkeypatch
         for node, (name, share) in enumerate(SHARES.items())
     }
     link = NodeLink(run, configs)
-    link.answer = worker.answer_of_node
-    monkeypatch.setattr(worker, "_kept", {})
+    link.answer = client_app.answer_of_node
+    monkeypatch.setattr(client_app, "_kept", {})
     assert serve(link, run)["nodes"] == 3
     folder = nodes / "north.federation" / f"run-{TOKEN}"
     expected = forecasts_of_the_coming_day(folder, nodes / "north.nc", tmp_path)

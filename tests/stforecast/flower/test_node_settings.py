@@ -60,6 +60,13 @@ def test_a_node_may_require_secure_aggregation(files, monkeypatch):
     assert node == f'data="{files}/north.nc" first-client=3 require-secure-aggregation=true'
 
 
+def test_a_node_may_have_a_model_of_its_own(files, monkeypatch):
+    monkeypatch.setattr("stforecast.flower.node_settings.find_program", lambda name: name)
+    words = settings(files, model="mlp:hidden_size=16").command(9094)
+    node = words[words.index("--node-config") + 1]
+    assert node == f'data="{files}/north.nc" first-client=3 model="mlp:hidden_size=16"'
+
+
 def test_an_owner_may_allow_disclosure(files, monkeypatch):
     monkeypatch.setattr("stforecast.flower.node_settings.find_program", lambda name: name)
     words = settings(files, allow_disclosure=True).command(9094)

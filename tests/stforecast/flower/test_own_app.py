@@ -7,9 +7,8 @@ import os
 import sys
 import threading
 
-import psutil
 import pytest
-from waiting import has_ended, started, wait_for
+from waiting import started, wait_for
 
 from stforecast.flower.supernode import HOST, free_port
 
@@ -87,25 +86,45 @@ def api(monkeypatch, task_identity, tmp_path):
 def test_what_the_server_holds_is_neither_unpacked_nor_run(api, tmp_path):
     with started("-m", "stforecast.flower.own_app", api.address):
         api.ask("flwr-clientapp")
-        assert api.answered() == ["KeyError, see the node's own log"]
+        assert api.answered() == ["InputError, see the node's own log"]
         api.ask("flwr-clientapp", "query")
         assert api.answered() == ["ValueError, see the node's own log"], "no such part of the app"
         api.ask("flwr-agentapp")
-        assert api.answered() == ["KeyError, see the node's own log"], "whatever kind it is"
+        assert api.answered() == ["InputError, see the node's own log"], "whatever kind it is"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_process_of_a_message_ends_with_the_one_that_started_it(api, tmp_path, monkeypatch):
-    """As when the SuperNode ends: another process may answer the next message by then."""
+def test_a_message_that_nobody_waits_for_ends_no_process(api, tmp_path, monkeypatch):
+    """Flower's heartbeats then interrupt the process, here before the first answer."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import time\nimport stforecast.flower.client_app as app\n"
-        "app.make_client_app = lambda: lambda **message: time.sleep(60)\n"
+        "import signal, stforecast.flower.client_app as of\n"
+        "answer = of.answer\n"
+        "of.answer = lambda *a: (signal.raise_signal(signal.SIGINT), answer(*a))[1]\n"
     )
     paths = [str(tmp_path), *filter(None, sys.path)]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
     with started("-m", "stforecast.flower.own_app", api.address) as process:
+        for _ in range(2):
+            api.ask("flwr-clientapp")
+            assert api.answered() == ["InputError, see the node's own log"]
+        assert process.poll() is None
+
+
+def test_a_message_that_never_arrives_delays_no_other(api, tmp_path, monkeypatch):
+    """Flower waits for the rest of a message whose server was killed while it sent it."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import threading, flwr.supernode.runtime.run_clientapp as of\n"
+        "pull, seen = of.pull_task_input, []\n"
+        "def pull_task_input(client):\n"
+        "    seen.append(client)\n"
+        "    if len(seen) == 1:\n"
+        "        threading.Event().wait()\n"
+        "    return pull(client)\n"
+        "of.pull_task_input = pull_task_input\n"
+    )
+    paths = [str(tmp_path), *filter(None, sys.path)]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    with started("-m", "stforecast.flower.own_app", api.address):
         api.ask("flwr-clientapp")
-        wait_for(lambda: psutil.Process(process.pid).children(), 60, "the message's process")
-        (child,) = psutil.Process(process.pid).children()
-        assert child.is_running()
-    wait_for(lambda: has_ended(child.pid), 20, "its end")
+        api.ask("flwr-clientapp")
+        assert api.answered() == ["InputError, see the node's own log"]

@@ -1,5 +1,7 @@
 """How often forecasts are made, and from what."""
 
+import gc
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,8 +12,9 @@ from stforecast import Forecaster
 from stforecast.baselines.ridge import Ridge
 from stforecast.data import series as reading
 from stforecast.federated.core.data import ClientData
-from stforecast.forecasting import trained_method
+from stforecast.forecasting import evaluate, trained_method
 from stforecast.forecasting.config import read_by
+from stforecast.forecasting.runs import run
 from stforecast.forecasting.trained_method import TrainedMethod
 
 
@@ -142,7 +145,65 @@ def test_files_written_for_a_few_cells_at_a_time_are_those_of_all(
     monkeypatch.setattr("stforecast.intervals.calibration.VALUES", 1)
     forecaster, by_cell = written()
     xr.testing.assert_identical(by_cell, whole)
-    assert len(forecaster._evaluation().blocks) == 3
+    select = forecaster.config.run.select
+    firsts = [first for first, _ in evaluate.forecast_blocks(forecaster._evaluations, select)]
+    assert firsts == [0, 1, 2]
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("intervals", ["normalised", "conformal", "none"])
+@pytest.mark.parametrize("method", ["fedlean", "fedavg"])
+def test_a_run_by_shards_of_cells_writes_the_files_of_a_run_of_all(
+    tiny, tmp_path, monkeypatch, caplog, method, intervals
+):
+    rng, hours = np.random.default_rng(2), pd.date_range("2013-11-04", periods=24 * 10, freq="h")
+    daily = 50 + 40 * np.sin(2 * np.pi * (np.asarray(hours.hour)[:, None] + np.arange(5)) / 24)
+    table = pd.DataFrame(daily + rng.normal(0, 5, daily.shape), hours, range(1, 6))
+    table.iloc[30:40, 1] = np.nan
+    table[4] = 7.0
+    table.loc[hours[24 * 7 : 24 * 8], 5] = np.nan  # Its bounds are infinite.
+    data = tmp_path / "table.csv"
+    table.to_csv(data, index_label="time")
+    own = {**read_by(method, tiny), **INTERVALS, "intervals": intervals, "rounds": 2}
+    settings = {**own, "service": None, "lower_limit": 0.0, "select": "last", "refit": "once"}
+    made, shard = [], evaluate.Shard
+
+    def written(name):
+        caplog.clear()
+        run(method, data, tmp_path / name, settings)
+        on_other_data = Forecaster.load(tmp_path / name).evaluate(table)
+        files = ("metrics.csv", "model/state.safetensors")
+        files = [(tmp_path / name / file).read_bytes() for file in files]
+        with xr.open_dataset(tmp_path / name / "forecasts.nc", engine="h5netcdf") as ds:
+            return ds.load(), on_other_data, (files, caplog.text)
+
+    whole = written("whole")
+    monkeypatch.setattr(evaluate, "SHARD", 2)
+    monkeypatch.setattr("stforecast.federated.engine.trainer.IN_FILES", 0)
+    monkeypatch.setattr(evaluate, "Shard", lambda *a: made.append(a[1]) or shard(*a))
+    of_shards = written("shards")
+    xr.testing.assert_identical(of_shards[0], whole[0])
+    pd.testing.assert_frame_equal(of_shards[1], whole[1])
+    assert of_shards[2] == whole[2]
+    assert slice(0, 2) in made, "all cells were one shard"
+
+
+def test_a_shard_is_dropped_before_the_next_is_forecast(cube, tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluate, "SHARD", 1)
+    settings = {**read_by("fedavg", tiny), **INTERVALS, "refit": "once"}
+    forecaster, alive, found = Forecaster("fedavg", **settings).fit(cube), [], evaluate.Shard.found
+
+    def watched(self, **asked):
+        gc.collect()
+        shards = [of for of in gc.get_objects() if type(of) is evaluate.Shard]
+        shards = [of for of in shards if of.whole in forecaster._evaluations.values()]
+        alive.append({of.some.start for of in shards if of.some.start != self.some.start})
+        return found(self, **asked)
+
+    monkeypatch.setattr(evaluate.Shard, "found", watched)
+    with netcdf_target(tmp_path / "forecasts.nc") as target:
+        forecaster.dump_forecasts(target)
+    assert alive == [set()] * 6, "two models, three shards"
 
 
 def test_of_many_cells_tables_have_the_errors_of_cells_and_of_steps(cube, monkeypatch):

@@ -42,7 +42,7 @@ def test_parts_add_up_to_the_forecast(town, method, settings):
     fitted = Forecaster(method, horizon=3, split="days:14,7,7", **settings).fit(town)
     found, expected = fitted.explain("b", town), fitted.predict(town)["b"]
     for table in filter(lambda of: of is not None, (found.read, found.model)):
-        np.testing.assert_allclose(table.to_numpy().sum(axis=1), found.forecast, rtol=1e-9)
+        np.testing.assert_allclose(table.to_numpy().sum(axis=1), found.forecast, rtol=1e-6)
     np.testing.assert_allclose(found.forecast, expected, rtol=1e-5)
     assert (found.model is not None) == (method == "fedlean")
 

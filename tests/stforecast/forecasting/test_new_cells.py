@@ -128,3 +128,23 @@ def test_a_model_of_an_earlier_version_adapts_without_a_fill(fitted, weekly, tmp
     history = weekly[[1, 5]][-48:]
     expected = unfilled(fitted.adapt(history, 2)).predict(history)
     pd.testing.assert_frame_equal(loaded.adapt(history, 2).predict(history), expected)
+
+
+def test_an_adapted_model_that_is_renewed_still_expects_a_week_of_its_new_cells(fitted, weekly):
+    history = weekly[[1, 5]].copy()
+    history.iloc[:-48, 1] = np.nan
+    adapted = fitted.adapt(history[:-24], 1)
+    before = adapted.model_.predictor.snapshot.clients.memory[EXPECTED].clone()
+    renewed = adapted.update(history, days=2)
+    kept = renewed.model_.predictor.snapshot.clients.memory[EXPECTED]
+    torch.testing.assert_close(kept, before)  # The trial holds all readings of the new cell.
+    learnt = renewed.learn_all(history)
+    snapshot = learnt.model_.predictor.snapshot
+    values = history.to_numpy()[:, [1]]
+    z = (values - adapted.model_.scaler.mean[1]) / adapted.model_.scaler.std[1]
+    week = snapshot.server[WEEK].numpy()
+    expected = expected_week(z, Calendar(history.index[0], pd.Timedelta("1h")), week)
+    now = snapshot.clients.memory[EXPECTED].numpy()
+    np.testing.assert_allclose(now[1], expected[0], rtol=1e-4, atol=1e-4)
+    assert not now[0].any()
+    assert (learnt.predict(history)[5] != unfilled(learnt).predict(history)[5]).all()

@@ -10,12 +10,13 @@ from stforecast.baselines.pretrained import Past, WallClock, forecasts
 from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
 from stforecast.data.window_spec import WindowSpec
+from stforecast.federated.core.data import ClientData
 from stforecast.forecasting.config import defaults, resolve
 from stforecast.forecasting.fit import prepare_series
 from stforecast.forecasting.mixed_forecasts import pretrained_weight
 from stforecast.forecasting.mixture import Usual
 from stforecast.forecasting.runs import facts_of
-from stforecast.forecasting.trained_method import build_method, federate
+from stforecast.forecasting.trained_method import build_method, client_samples, federate
 from stforecast.methods import fedlean
 from stforecast.methods.fedlean import (
     DAY_CYCLES,
@@ -407,9 +408,12 @@ def test_clients_send_their_mean_week_in_the_first_round(table, calendar):
     data = prepare(as_series(table), forecaster.config.window, SPLIT, "cell")
     first = pd.Series(data.z[data.split.train].mean(1), table.index[data.split.train])
     days = first.index.day_of_week if calendar == "weekdays" else 0 * first.index.hour
-    of_hour = first.groupby(first.index.hour).mean().to_numpy()
-    found = first.groupby(24 * days + first.index.hour).agg(["mean", "size"])
-    expected = np.where(found["size"] > 1, found["mean"], np.resize(of_hour, len(found)))
+    found = first.groupby(24 * days + first.index.hour).agg(["sum", "size"])
+    single = found["size"] == 1
+    assert single.sum() == (calendar == "weekdays"), "it is the only one of its time of day"
+    of_hour = found[~single].groupby(found.index[~single] % 24).sum()
+    of_hour = np.resize(of_hour["sum"] / of_hour["size"], len(found))
+    expected = np.where(single, of_hour, found["sum"] / found["size"])
     week = snapshot(forecaster).server[WEEK]
     np.testing.assert_allclose(week, np.resize(expected, 168), atol=1e-5)
 
@@ -424,6 +428,25 @@ def test_no_reading_is_sent_as_the_mean_of_an_hour(table):
         week = snapshot(forecaster).server[WEEK].reshape(7, 24)
         assert week.any() == (n > 1)
         torch.testing.assert_close(week, week[:1].expand_as(week))
+
+
+@pytest.mark.parametrize("n_targets", [8, 13, 15])
+def test_no_reading_follows_from_the_differences_of_the_mean_week(n_targets):
+    """Of 13 days of targets, all weekdays but one have two at each time of day."""
+    times = pd.date_range("2013-11-04", periods=24 * (n_targets + 3), freq="h")
+    table = pd.DataFrame({"a": np.arange(len(times)) % 7.0, "b": np.arange(len(times)) % 5}, times)
+    split = f"days:{n_targets + 1},1,1"
+    settings = {**SMALL, "rounds": 1, "calendar": "weekdays", "split": split}
+    trained = Forecaster("fedlean", **settings).fit(table)
+    data, method = trained.data_, trained.model_.latest.method
+    samples, _ = client_samples(method, data, data.split.train, data.split.validation[:0])
+    n = len(data.split.train)
+    one = {name: t[:1].expand(n, *t.shape[1:]) for name, t in samples.tensors.items()}
+    one["y"] = torch.eye(n)[..., None].expand_as(one["y"])
+    equations = method.mean_week(ClientData(one, torch.full((n,), n))).double().T
+    _, sizes, known = torch.linalg.svd(equations, full_matrices=False)
+    shares = known[sizes > 1e-6 * sizes[0]].square().sum(0)
+    assert shares.max() < 0.6, "of each target, the part that the sums determine"
 
 
 @pytest.mark.parametrize("settings", [{"calendar": "none"}, {"target": "day"}])

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from data_prep.base.errors import InputError
+from data_prep.cube import make_cube
 from stforecast import Forecaster
 from stforecast.federated.core.state import State
 
@@ -89,6 +90,7 @@ def test_the_file_of_clients_chooses_the_models(hourly, tmp_path):
         ({"models": "mlp, gru"}, "unknown model 'gru'"),
         ({"models": "mlp, stid"}, "stid distinguishes cells; leave it out of models"),
         ({"models": "mlp:hidden=8"}, "unknown setting of mlp 'hidden'"),
+        ({"models": "mlp:inputs=sms"}, "unknown further service 'sms'; choose one of: none"),
         ({"models": "mlp:hidden_size=big"}, "hidden_size is 'big'"),
         ({"method": "fedavg"}, "fedavg exchanges whole models or pools data, but the clients'"),
         ({"method": "fedamp"}, "fedamp exchanges whole models"),
@@ -108,6 +110,46 @@ def test_a_file_of_clients_that_does_not_fit_is_refused(hourly, tmp_path):
         fitted(hourly, model="mlp", clients=file)
     with pytest.raises(InputError, match="client a has the model ''; name one in its lines"):
         fitted(hourly, clients=owners(tmp_path, "", *["mlp"] * 5))
+
+
+@pytest.fixture(scope="module")
+def with_services(hourly):
+    """The six cells with two further services; every other cell has no sms."""
+    values, rng = hourly.to_numpy(), torch.Generator().manual_seed(5)
+    sms, call = (values + torch.randn(values.shape, generator=rng).numpy() for _ in range(2))
+    sms[:, 1::2] = float("nan")
+    about = {"title": "", "source": "", "license": "", "units": "MB", "time_zone": "UTC"}
+    cube = {"internet": values, "sms": sms, "call": call}
+    return make_cube(cube, hourly.index, hourly.columns.to_numpy(), **about)
+
+
+@pytest.mark.parametrize(("own", "inputs"), [("none", ""), ("call", "call"), ("call+sms", None)])
+def test_a_client_with_fewer_inputs_is_the_smaller_model_of_them(own, inputs, with_services):
+    """What the others read changes nothing for it, whatever its place among the models."""
+    settings = {"service": "internet", "split": "days:6,2,2", "calendar": "day", "device": "cpu"}
+    settings |= {"rounds": 2, "horizon": 2, "closeness": 3, "input_steps": 2}
+    services = "sms,call"
+    own_model = f"mlp:hidden_size=8:inputs={own}"
+    alone = Forecaster(
+        "solo", model="mlp", hidden_size=8, inputs=services if inputs is None else inputs,
+        **{k: v for k, v in settings.items() if inputs != "" or k != "input_steps"},
+    )  # fmt: skip
+    mixed = Forecaster(
+        "solo", model="mixed", models=f"{own_model}, mlp", inputs=services, **settings
+    )
+    found, expected = (f.fit(with_services).predict(with_services) for f in (mixed, alone))
+    for cell in "ace":
+        torch.testing.assert_close(*(torch.tensor(t[cell].to_numpy()) for t in (found, expected)))
+
+
+def test_a_cell_without_the_service_takes_part(with_services):
+    """A third model has no use for further services, and would refuse them."""
+    models = "mlp:hidden_size=8, dual_gru:hidden_size=4:inputs=none"
+    forecaster = Forecaster(
+        "fedproto", model="mixed", models=models, inputs="sms", service="internet", **SETTINGS
+    ).fit(with_services)
+    assert forecaster.predict(with_services).notna().all(axis=None)
+    assert forecaster.rounds_["bytes_up"].iloc[-1] == 6 * 4 * 24 * (32 + 1)
 
 
 def test_new_cells_have_no_model_to_take(hourly):

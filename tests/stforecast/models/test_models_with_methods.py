@@ -13,7 +13,7 @@ JOINT = {"graph_wavenet"}
 """Models that read all cells at once."""
 TRAINING = [name for name, method in METHODS.items() if "model" not in method.unread]
 """Methods that train a model."""
-OF_MIXED = {"fedpm", "fedproto", "fedtgp", "fuels", "lg_fedavg", "solo"}
+OF_MIXED = {"fedgh", "fedpm", "fedproto", "fedtgp", "fuels", "lg_fedavg", "solo"}
 """Methods that do not need equal encoders."""
 
 

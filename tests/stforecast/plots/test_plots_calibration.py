@@ -10,7 +10,8 @@ from small_files import write_netcdf
 
 from data_prep.base.errors import InputError
 from data_prep.cube import write_cube
-from stforecast.comparison.rows import coverages, joined_coverages
+from stforecast.comparison.errors import coverages
+from stforecast.comparison.rows import joined_coverages
 from stforecast.forecasting.results import ForecastRun
 from stforecast.forecasting.runs import run
 from stforecast.plots.times import calibration

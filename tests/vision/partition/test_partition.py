@@ -224,7 +224,9 @@ def test_dirichlet_keeps_its_minimum_or_says_why_not(grid):
     images = grid(train=20)
     found = PARTITIONS["dirichlet"](clients=4, concentration=0.3, min_samples=15).split(images)
     assert min(map(len, found.train)) >= 15
-    with pytest.raises(InputError, match="has 120 training images and 4 clients ask for at least"):
+    with pytest.raises(
+        InputError, match="120 training images of all domains, and 4 clients ask for at least 31"
+    ):
         PARTITIONS["dirichlet"](clients=4, min_samples=31).split(images)
     with pytest.raises(InputError, match=r"in 200 draws .* never had more than \d+; use a lar"):
         PARTITIONS["dirichlet"](clients=4, concentration=0.01, min_samples=30).split(images)

@@ -201,6 +201,27 @@ def test_kinds_of_replicates(make_sums, resample):
     assert found.kinds.tolist() == [ORIGINAL] + [ALL] * 400 + sorted([1, 2, 3] * 100)
 
 
+@pytest.mark.parametrize(("days", "n"), [(4, 2000), (9, 2000), (18, 400)])
+def test_the_seed_moves_ends_by_less_than_a_tenth_of_the_width(days, n):
+    rng = np.random.default_rng(0)
+    common = rng.gamma(3, size=(1, 1, days)) * rng.gamma(2, size=(1, 40, 1))
+    weight, groups = np.full((1, 40, days), 24.0), np.arange(40) % 9
+    methods = {
+        name: ErrorSums(common * rng.gamma(8, size=common.shape), weight) for name in ("a", "b")
+    }
+    found = [
+        bootstrap(methods, np.divide, groups, n=n, seed=seed, block_length=2 if days > 8 else 1)
+        for seed in range(8)
+    ]
+    for estimates in (
+        [of.error("a") for of in found],
+        [of.relative_difference("a", "b") for of in found],
+    ):
+        ends = np.array([[of.low, of.high] for of in estimates])
+        middle = np.median(ends, axis=0)
+        assert np.abs(ends - middle).max() < 0.1 * (middle[1] - middle[0])
+
+
 def test_a_seed_determines_the_draws_and_other_methods_do_not_matter(make_sums, resample):
     a, b, c = (random_sums(make_sums, seed=seed) for seed in range(3))
     found = resample({"a": a, "b": b}, np.arange(4)).difference("a", "b")

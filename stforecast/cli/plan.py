@@ -1,0 +1,105 @@
+"""The command that plans beyond the horizon: the busy hours of months ahead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from data_prep.base.errors import counted
+from stforecast.cli.commands import command, say_json
+from stforecast.cli.options import JSON, check_ending, check_history, check_run
+from stforecast.cli.predict import STYLE, SUMMED, read_threshold, say_unused
+
+if TYPE_CHECKING:
+    from stforecast.forecasting.months import Months
+
+
+@command(STYLE, JSON, flags={"page": "report"})
+def plan_command(
+    run: Path,
+    *,
+    out: Path,
+    until: str,
+    history: Path | None = None,
+    growth: str | None = None,
+    threshold: str | None = None,
+    groups: str | None = None,
+    page: Path | None = None,
+    csv_style: Literal["plain", "excel"],
+    as_json: bool,
+) -> None:
+    """Forecast the busy hours of months ahead, and when they pass a threshold.
+
+    It needs at least four weeks of history, and as many weeks as it forecasts.
+
+    Options:
+        out: table to write, .csv or .xlsx: a row for each cell and week. With --threshold a second
+            table, NAME-dates, lists when each cell passes it, the most probable first.
+        until: month or day of the last week, such as 2025-06.
+        history: cube or table with newer data; by default the run's.
+        growth: factor by which loads grow evenly until then, in place of the trend of the history:
+            a number such as 1.2, or a CSV with columns cell and growth, whose lines name cells,
+            groups (site north) or levels of groups (site).
+        threshold: capacity or limit in the data's units: a number for each cell, or a CSV with
+            columns cell and threshold. Groups have the sum of their cells', or a line of their own
+            (site north) or of their level (site).
+        groups: groups to add: a CSV with a column cell and one for each level, such as
+            cell,site,sector, or columns of the cube. Their busy hours are their own.
+        page: page to write, .html: the weeks in a figure, and the dates.
+    """
+    check_ending(out, ".csv", ".xlsx")
+    if page is not None:
+        check_ending(page, ".html")
+    check_run(run)
+    if history is not None:
+        check_history(history)
+    from stforecast.federated.runs.run_folder import write_table
+    from stforecast.forecasting.forecaster import Forecaster
+    from stforecast.forecasting.groups import read_groups
+    from stforecast.forecasting.months import plan_months
+    from stforecast.forecasting.results import ForecastRun, data_of
+
+    limit = None if threshold is None else read_threshold(threshold)
+    grown = None if growth is None else read_threshold(growth, "growth")
+    data = data_of(ForecastRun.open(run).about) if history is None else history
+    series = Forecaster.load(run).read(data)
+    members = None if groups is None else read_groups(groups, series)
+    say_unused(threshold, limit, series.cells, members)
+    found = plan_months(series, until, growth=grown, threshold=limit, groups=members)
+    write_table(found.long(), out, csv_style)
+    files = {"path": str(out)}
+    if found.passing is not None:
+        dates = out.with_name(f"{out.stem}-dates{out.suffix}")
+        write_table(found.dates(), dates, csv_style)
+        files["dates"] = str(dates)
+    if page is not None:
+        from stforecast.report.months import write_months
+
+        files["report"] = str(write_months(found, series, page))
+    if as_json:
+        about = {"kind": "months", "weeks": len(found.forecast), "tested_weeks": found.tested}
+        rows = {} if found.passing is None else {"passing": found.dates().to_dict("records")}
+        say_json({**files, **about, "parts": found.parts, **rows})
+        return
+    for line in _lines(found, files, has_groups=members is not None):
+        click.echo(line)
+
+
+def _lines(found: Months, files: dict[str, str], *, has_groups: bool) -> list[str]:
+    """Describe what was written."""
+    lines = [
+        f"{files['path']}: busy hours of {counted(len(found.forecast), 'week')} from "
+        f"{found.forecast.index[0]:%Y-%m-%d}, by {' and '.join(('level', *found.parts))} of "
+        f"{counted(len(found.past), 'week')}; bounds were tested "
+        f"{counted(found.tested, 'week')} ahead"
+    ]
+    if (passing := found.passing) is not None:
+        n = int((passing["probability"] >= 0.5).sum())
+        lines.append(
+            f"{files['dates']}: {n} of {len(passing)} pass their threshold with at least 50 %; the "
+            f"most probable: {passing.index[0]}, {passing['probability'].iloc[0]:.0%}"
+        )
+        lines += [f"groups: {SUMMED}"] if has_groups else []
+    return lines + ([f"{files['report']}: open it in a browser"] if "report" in files else [])

@@ -1,0 +1,86 @@
+"""`stforecast plan`: months ahead."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from stforecast.cli.main import main
+
+
+@pytest.fixture
+def stforecast(capsys):
+    """Runs the command; gives its exit code, output and error output."""
+
+    def call(*words):
+        with pytest.raises(SystemExit) as exit_:
+            main([str(w) for w in words])
+        out, err = capsys.readouterr()
+        return exit_.value.code or 0, out, err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run on six weeks of hours of four cells."""
+    folder = tmp_path_factory.mktemp("planned")
+    hours = pd.date_range("2024-03-04", periods=168 * 6, freq="h", name="time")
+    wave = np.sin(2 * np.pi * hours.hour.to_numpy() / 24)[:, None]
+    noise = np.random.default_rng(0).normal(0, 1, (len(hours), 4))
+    table = pd.DataFrame((20 + 10 * wave + noise) * [1, 1, 2, 2], hours, list("abcd"))
+    long = table.melt(ignore_index=False, var_name="cell", value_name="load")
+    long.to_csv(folder / "town.csv")
+    (folder / "members.csv").write_text("cell,site\na,x\nb,x\nc,y\nd,y\n")
+    settings = ["--method", "seasonal_day", "--horizon", "12", "--split", "days:20,6,16"]
+    settings += ["--intervals", "normalised"]
+    with pytest.raises(SystemExit) as exit_:
+        main(["run", "--data", str(folder / "town.csv"), *settings, "--out", str(folder / "run")])
+    assert not exit_.value.code
+    return folder / "run"
+
+
+def test_months_are_planned_from_the_data_of_the_run(stforecast, run, tmp_path):
+    out = tmp_path / "months.csv"
+    asked = ["plan", run, "--until", "2024-04", "--threshold", "62"]
+    asked += ["--groups", run.parent / "members.csv", "--growth", "1.1", "--out", out]
+    code, text, err = stforecast(*asked, "--report", tmp_path / "months.html")
+    assert code == 0, err
+    assert "busy hours of 3 weeks from 2024-04-15, by level and growth of 6 weeks" in text
+    assert "groups: a group's threshold is its own" in text
+    weeks, dates = pd.read_csv(out), pd.read_csv(tmp_path / "months-dates.csv")
+    assert len(weeks) == 3 * 7
+    assert weeks.columns.tolist()[:4] == ["week", "level", "cell", "busy_hour_load"]
+    assert dates.iloc[0]["cell"] in ("c", "d")
+    assert dates.set_index("cell").loc["all", "threshold"] == 4 * 62
+    page = (tmp_path / "months.html").read_text()
+    assert page.index("data:image/png") < page.index("50 % by") < page.index(">site x<")
+    code, text, err = stforecast(*asked, "--json")
+    assert code == 0, err
+    found = json.loads(text)
+    assert found["dates"] == str(tmp_path / "months-dates.csv")
+    assert len(found["passing"]) == 7
+    assert any("seasons" in note for note in found["notes"])
+
+
+def test_a_plan_too_far_ahead_is_refused(stforecast, run, tmp_path):
+    code, _, err = stforecast("plan", run, "--until", "2025-01", "--out", tmp_path / "m.csv")
+    assert code == 2
+    assert "found 6" in err
+    assert "--until" in err
+    code, _, err = stforecast("plan", run, "--until", "2024-05", "--out", tmp_path / "m.txt")
+    assert code == 2
+    assert ".csv" in err
+
+
+def test_a_level_has_one_threshold_for_all_its_groups(stforecast, run, tmp_path):
+    limits = tmp_path / "limits.csv"
+    limits.write_text("cell,threshold\na,40\nb,40\nc,80\nd,80\nsite,90\nsite y,150\n")
+    asked = ["--groups", run.parent / "members.csv", "--threshold", limits]
+    asked += ["--until", "2024-04", "--out", tmp_path / "m.csv"]
+    code, _, err = stforecast("plan", run, *asked)
+    assert code == 0, err
+    assert "not forecast" not in err
+    found = pd.read_csv(tmp_path / "m-dates.csv").set_index("cell")["threshold"]
+    assert found[["x", "y", "all"]].tolist() == [90, 150, 240]
