@@ -268,9 +268,9 @@ def _check_length(n: int, ahead: int, until: str) -> None:
         )
     if n < 2 * ahead + 1:
         log.warning(
-            "%d weeks of history test forecasts of at most %d weeks; bounds of later weeks "
-            "follow from these, and grow with the square root of the time; %d weeks would test all",
-            n, max(1, (n - 1) // 2), 2 * ahead + 1,
+            "%s of history test forecasts of at most %s; bounds of later weeks follow from these, "
+            "and grow with the square root of the time; %d weeks would test all",
+            counted(n, "week"), counted(max(1, (n - 1) // 2), "week"), 2 * ahead + 1,
         )  # fmt: skip
     if n < YEAR + LEAST_WEEKS:
         log.warning(
