@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from data_prep.base.errors import counted
 from data_prep.readers.units import with_unit
 from stforecast.bench.curves import COLORS
 from stforecast.bench.drawing import SMALL, TWO_COLUMNS, add_legend, date_axis, panels, png_address
@@ -34,6 +35,7 @@ def write_months(found: Months, series: Series, out: Path) -> Path:
         title=f"{Path(series.name).name}: until {found.forecast.index[-1]:%B %Y}",
         found=found,
         quantity=quantity,
+        tested=counted(found.tested, "week"),
         picture=_picture(found, order[:DRAWN], quantity),
         rows=[_row(found, str(label)) for label in order[:MOST_ROWS]],
         notes=rest(MOST_ROWS, len(order), "the written tables"),
@@ -65,6 +67,8 @@ def _picture(found: Months, labels: pd.Index, quantity: str) -> str:
         _draw(ax, found, str(label))
         if place % columns == 0:
             ax.set_ylabel(quantity, fontsize=SMALL)
+        if place < len(labels) - columns:
+            ax.set_xlabel("")
     add_legend(figure)
     return png_address(figure, 160)
 
