@@ -58,7 +58,7 @@ federation-demo: .venv-flower/.installed
 FLOWER ?= slow or not slow
 test-flower: .venv-flower/.installed
 	.venv-flower/bin/python -m pytest -m "$(FLOWER)" -n 3 --dist worksteal \
-		$(addprefix tests/stforecast/flower/test_,continuation.py gate.py late_nodes.py own_app.py server_app.py wire.py) \
+		$(addprefix tests/stforecast/flower/test_,continuation.py fuels_app.py gate.py late_nodes.py own_app.py server_app.py wire.py) \
 		tests/stforecast/cli/test_node.py tests/vision/test_live_nodes.py \
 		$(addprefix tests/experiments/test_,strangers.py secure_federation.py)
 

@@ -68,6 +68,12 @@ milan_table = partial(
 )
 """The table of federated methods, with rows that it has whatever their place."""
 
+degrees = partial(
+    tables.worth,
+    shown=("division", "cells of a client", "bits", "alone, against pooled, %", "against alone, %"),
+)
+"""The table of divisions of the cells by how much clients differ."""
+
 RESULT_TABLES: dict[str, Part] = {
     f"{page} {name}": (f"results/{page}.md", of_results(make, page, *names))
     for page, name, make, names in (
@@ -82,7 +88,8 @@ RESULT_TABLES: dict[str, Part] = {
         ("milan", "table", milan_table, ("federated", "federated_day")),
         ("milan", "tuned", forecasts.tuned_table, ("federated", "federated_tuned")),
         ("mixed-precision", "table", lambda found: markdown(tables.changes(found)), ("*",)),
-        ("operators", "table", tables.worth, ("*",)),
+        ("operators", "table", tables.worth, ("operators_m*",)),
+        ("operators", "degrees", degrees, ("operators_degrees",)),
         ("peers", "table", forecasts.standing, ("*",)),
         ("pfpl", "table", tables.points, ("pfpl_digits", "pfpl_pacs")),
         ("pfpl", "rounds", tables.points, ("pfpl_rounds",)),
@@ -108,6 +115,7 @@ PARTS: dict[str, Part] = RESULT_TABLES | {
     "privacy": ("security.md", partial(of_runs, "federation/privacy.csv", privacy_table)),
     "attacks": ("security.md", guides.attacks_table),
     "mixed": ("methods.md", partial(of_runs, "prototypes/mixed.csv", mixed_table)),
+    "mixed sizes": ("methods.md", partial(of_runs, "prototypes/mixed-sizes.csv", mixed_table)),
     "hostile live": ("security.md", partial(of_runs, "federation/hostile-live.csv", live_table)),
     "kills": ("federation.md", guides.kills_table),
     "nodes": ("performance.md", guides.nodes_table),
@@ -122,6 +130,7 @@ PARTS: dict[str, Part] = RESULT_TABLES | {
             ("readers", "performance.md", "performance/prepare", prepare.COLUMNS),
             ("readers of a table", "performance.md", "performance/prepare-table", prepare.COLUMNS),
             ("city", "performance.md", "performance/city", city.city_table),
+            ("shards", "performance.md", "performance/shards", city.city_table),
             ("raw to report", "performance.md", "performance/raw-to-report", city.COMMANDS),
             ("exceedance", "horizons.md", "intervals/exceedance", serving.CALIBRATED),
             ("sums", "horizons.md", "intervals/sums", serving.HELD),

@@ -133,6 +133,11 @@ NOT_RUN = {
         "stforecast federate check": "of a finished node; test_own_model.py checks one",
         "stforecast federate update": "of a finished run; test_continuation.py, test_own_model.py",
     },
+    "docs/flower-app/README.md": {
+        "pip install": "needs a network",
+        "flwr": "Flower's; test_fuels_app.py runs the app",
+        "flower-super": "Flower's; test_fuels_app.py starts them",
+    },
     "docs/images.md": {
         "stforecast vision predict": "test_new_images_are_predicted_as_the_page_says does",
     },

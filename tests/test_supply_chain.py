@@ -49,6 +49,9 @@ PERMISSIVE = {
 
 UNPACKERS = {"tarfile.open", "shutil.unpack_archive"}
 
+MAY_UNPACK = {"stforecast/bench/kept.py"}
+"""Modules that check the size of what they unpack, of which nothing may lie outside a folder."""
+
 WORDS = {*NETWORK, "urllib", "tarfile", "unpack_archive", "extract"}
 """Without one of these a file need not be parsed."""
 
@@ -179,6 +182,7 @@ def test_no_module_fetches_or_unpacks_by_itself():
             continue
         for name in set(names(ast.parse(text))):
             fetches, unpacks = fetches_or_unpacks(name)
+            unpacks = unpacks and module not in MAY_UNPACK
             if unpacks or (fetches and module not in ALLOWED):
                 found.append((module, name))
     assert found == []

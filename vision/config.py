@@ -41,6 +41,12 @@ Optimisers are reset at the start of every round, as in the image papers' code. 
 kept would move parameters without a gradient, such as a head's columns of former classes.
 """
 
+OF_METHODS: dict[str, dict[str, Any]] = {"fedcp": {"lam": 1.0}}
+"""Defaults of methods' own options that differ for images, by method.
+
+With FedCP's 5 the features of images shrink; 1 is the default of PFLlib, by the same authors.
+"""
+
 
 @dataclass(frozen=True)
 class ImageOptions(CheckedOptions):
@@ -145,7 +151,8 @@ class ImageSettings(Settings[ImageConfig]):
     def defaults(self, method: str, model: str | None = None) -> dict[str, Any]:
         """Return a method's default settings for images, with its model and its partition."""
         chosen = {"model": ImageRunOptions.model, "partition": ImageRunOptions.partition}
-        return {**chosen, **TRAINING, **METHODS.find(method).defaults}
+        own = METHODS.find(method).defaults
+        return {**chosen, **TRAINING, **own, **OF_METHODS.get(method, {})}
 
     def sections(self, method: str, *names: str) -> dict[str, type]:
         """Return the dataclass of each section, for a method, a model and a partition."""

@@ -126,8 +126,7 @@ class ImageClient(OwnClients):
 
     def __init__(self, run: ImageFederation, path: Path, first: int, model: str = "") -> None:
         self.config = run.config
-        kinds = getattr(run.config.model_options, "models", "")
-        models = models_of_node(run.config.run.model, kinds, model, first, 1)
+        models = models_of_node(run.config, model, first, 1)
         self.images = images_of_node(path, run.config.data.size, run.classes)
         is_test = self.images.is_test
         train, test = ((part.nonzero()[:, 0],) for part in (~is_test, is_test))

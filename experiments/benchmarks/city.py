@@ -60,6 +60,8 @@ COLUMNS = {
     "cpu": ("CPU s", ".0f"),
     "wall": ("s", ".0f"),
     "peak": ("peak GB", ".2f"),
+    "data": ("GB of data", ".3f"),
+    "left": ("GB left", ".2f"),
 }
 
 COMMANDS = {
@@ -148,8 +150,9 @@ def measure_phases(method: str, cube: Path, horizon: int, threads: int) -> list[
         run = runs.run(method, cube, Path(folder) / "run", settings)
         with usage.phase(SUMMARY):
             summary(run)
-        mse = run.score()
-    return [{"phase": name, **used, "mse": mse} for name, used in usage.of.items()]
+        size = {"data": cube.stat().st_size / 1e9, "left": _size(run.folder) / 1e9}
+        of_run = {"mse": run.score(), **size}
+    return [{"phase": name, **used, **of_run} for name, used in usage.of.items()]
 
 
 class Usage:
@@ -215,11 +218,12 @@ def city_table(rows: Sequence[dict[str, Any]]) -> str:
     found = pd.DataFrame(rows)
     keys = ["cells", "days", "horizon", "method"]
     by_run = found.groupby(keys, sort=False)
-    totals = by_run.agg({"cpu": "sum", "wall": "sum", "peak": "max"})
+    of_run = {n: "max" for n in ("peak", "data", "left") if n in found}
+    totals = by_run.agg({"cpu": "sum", "wall": "sum", **of_run})
     phases = found.pivot_table(index=keys, columns="phase", values="cpu")
     found = totals.join(phases).reset_index()
     records: list[Any] = [row.dropna().to_dict() for _, row in found.astype(object).iterrows()]
-    return frame.table(records, COLUMNS)
+    return frame.table(records, {n: column for n, column in COLUMNS.items() if n in found})
 
 
 @frame.benchmark(goes_on=True)

@@ -17,12 +17,16 @@ from stforecast.forecasting.results import ForecastRun
 ALONE = "solo"
 
 
-@benchmark("mixed.csv")
-def mixed(results: Results, *data: Path) -> str:
+@benchmark("{name}.csv")
+def mixed(results: Results, *data: Path, name: str = "mixed") -> str:
     """Compare errors of clients that take turns at different models, with training by themselves.
 
-    RUNS are made by `stforecast bench mixed`. Errors are means over the clients of a model; the
-    interval of a ratio is over seeds.
+    Errors are means over the clients of a model; the interval of a ratio is over seeds.
+
+    Args:
+        results: gets a row for each model and method.
+        *data: folders of runs of `stforecast bench mixed`.
+        name: name of the file of results, such as mixed-sizes.
     """
     of_rows: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
     for run in ForecastRun.find(data):

@@ -175,18 +175,20 @@ def spread_in(row: Row, name: str) -> Cell:
 # What districts and operators gain.
 
 
-def worth(benchmarks: Benchmarks) -> str:
-    """Tabulate the gain from federation, as a share of the gain from pooling."""
-    rows = [
-        {"data": row["data"].partition(",")[0]}
-        | {
-            head: f"{estimate_of(row, head)}" if f"{head}_low" in row else f"{row[head]}"
-            for head in row
-            if head not in ("data", "roads cut, %") and not head.endswith(("_low", "_high"))
-        }
-        for benchmark in benchmarks.values()
-        for row in benchmark.tables["clients"]
-    ]
+def worth(benchmarks: Benchmarks, shown: tuple[str, ...] = ("",)) -> str:
+    """Tabulate the gain from federation; `shown` are the ends of the names of columns, in order."""
+
+    def cell(row: Row, head: str) -> str:
+        if f"{head}_low" in row:
+            return f"{estimate_of(row, head)}"
+        value = row[head]
+        return f"{value:.2g}" if isinstance(value, float) else str(value).partition(",")[0]
+
+    rows = []
+    for row in (row for found in benchmarks.values() for row in found.tables["clients"]):
+        named = [head for end in shown for head in row if head.endswith(end)]
+        heads = [h for h in named if h != "roads cut, %" and not h.endswith(("_low", "_high"))]
+        rows.append({head: cell(row, head) for head in heads})
     return markdown(rows)
 
 

@@ -244,11 +244,13 @@ class Peer(Baseline):
     """A forecaster of another library, with the library's own defaults and a time limit.
 
     Attributes:
-        package: name of the library's module, of the extra `peers`.
+        package: name of the library's module.
+        installed_by: what `pip install` installs it by.
         limit: time limit of the current call.
     """
 
     package: ClassVar[str]
+    installed_by: ClassVar[str] = "'stforecast[peers]'"
     reads_windows = False
     Options = PeerOptions
 
@@ -259,7 +261,7 @@ class Peer(Baseline):
         except Exception as e:  # A package for another torch raises whatever it likes.
             raise InputError(
                 f"{self.name} needs the package {self.package} ({e}); "
-                "pip install 'stforecast[peers]'"
+                f"pip install {self.installed_by}"
             ) from e
         self.limit: TimeLimit
 

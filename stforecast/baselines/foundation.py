@@ -4,6 +4,8 @@
   univariate to universal forecasting", arXiv 2510.15821.
 - Das, Kong, Sen, Zhou, "A decoder-only foundation model for time-series forecasting", ICML 2024;
   this runs version 2.5.
+- Podest et al., "TiRex-2: generalizing TiRex to multivariate data and streaming", arXiv 2607.01204.
+- Khwaja et al., "Toto 2.0: time series forecasting enters the scaling era", arXiv 2605.20119.
 
 Code and weights of all are released under the Apache License 2.0.
 """
@@ -33,14 +35,19 @@ from stforecast.data.clock import Calendar
 FILES = ("config.json", "model.safetensors")
 """Files of a folder of weights that are read."""
 
+MEDIAN = 4
+"""Place of the median among nine quantiles, of levels .1 to .9."""
+
 
 @dataclass(frozen=True)
 class FoundationOptions(PeerOptions):
     """Options of pretrained transformers.
 
     Attributes:
-        weights: folder with config.json and model.safetensors, such as amazon/chronos-2 or
-            google/timesfm-2.5-200m-transformers of the Hugging Face hub. Nothing is ever fetched.
+        weights: folder with config.json and model.safetensors, such as amazon/chronos-2,
+            google/timesfm-2.5-200m-transformers, NX-AI/TiRex-2 or Datadog/Toto-2.0-22m of the
+            Hugging Face hub; by default the folder that the environment variable
+            STFORECAST_WEIGHTS_CHRONOS (or _TIMESFM, _TIREX, _TOTO) names. Nothing is ever fetched.
         context: steps before a window that the model reads; limited to its own context length.
         batch: number of windows to forecast at a time.
     """
@@ -59,13 +66,19 @@ class Foundation(Peer):
 
     Attributes:
         kinds: the models that it reads, in words.
-        architectures: their names in config.json.
+        architectures: their names in config.json; empty where the library refuses weights that do
+            not fit.
     """
 
     learned = ("checksum",)
     Options = FoundationOptions
     kinds: ClassVar[str]
-    architectures: ClassVar[Set[str]]
+    architectures: ClassVar[Set[str]] = frozenset()
+
+    @property
+    def folder(self) -> str:
+        """Folder of the weights; empty if neither the options nor the environment name one."""
+        return self.config.weights or os.environ.get(f"STFORECAST_WEIGHTS_{self.name.upper()}", "")
 
     @abstractmethod
     def _open(self, folder: str, **safe: Any) -> Any:
@@ -86,16 +99,16 @@ class Foundation(Peer):
         super()._restore(arrays)
         if not np.array_equal(arrays["checksum"], self._checksum()):
             raise InputError(
-                f"{self.name}: {self.config.weights} holds other weights than those that it was "
+                f"{self.name}: {self.folder} holds other weights than those that it was "
                 "saved with; restore them, or fit it again"
             )
         # Loaders give a model of another architecture random weights, so it is checked first. Only
         # safetensors are read, and nothing is fetched.
-        folder = Path(self.config.weights).absolute()
+        folder = Path(self.folder).absolute()
         with mock.patch.dict(os.environ, HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1"):
             try:
                 found = json.loads((folder / FILES[0]).read_text()).get("architectures")
-                if not self.architectures & {*(found or ())}:
+                if self.architectures and not self.architectures & {*(found or ())}:
                     raise ValueError(f"its architecture is {found}")
                 self.model = self._open(
                     str(folder),
@@ -106,13 +119,13 @@ class Foundation(Peer):
                 )
             except Exception as e:
                 raise InputError(
-                    f"{self.name}: {self.config.weights} cannot be read as {self.kinds} ({e}); "
+                    f"{self.name}: {self.folder} cannot be read as {self.kinds} ({e}); "
                     "give the folder of one"
                 ) from e
 
     def _checksum(self) -> np.ndarray:
         """Return the SHA-256 of the files of weights, `(32,)` bytes."""
-        if not self.config.weights:
+        if not self.folder:
             raise InputError(
                 f"{self.name}: no weights; give ",
                 Words(
@@ -120,7 +133,7 @@ class Foundation(Peer):
                 ),
             )
         digest = hashlib.sha256()
-        for path in (Path(self.config.weights) / name for name in FILES):
+        for path in (Path(self.folder) / name for name in FILES):
             if not path.is_file():
                 raise InputError(
                     f"{self.name}: no {path}; ", Words("{weights} needs {}", " and ".join(FILES))
@@ -202,9 +215,76 @@ class TimesFM(Foundation):
         return int(max(steps // patch, 1) * patch)
 
     def _medians(self, past: Tensor) -> Tensor:
-        filled = pd.DataFrame(past.numpy().T).interpolate(limit_area="inside").ffill()
-        known = [column.dropna().to_numpy() for _, column in filled.items()]
+        known = [row[~np.isnan(row)] for row in filled(past)]
         inputs = [torch.tensor(k if len(k) else [0.0]) for k in known]
         with torch.no_grad():
             found = self.model(inputs, forecast_context_len=self._steps(), truncate_negative=False)
         return torch.as_tensor(found.mean_predictions[:, : self.spec.horizon])
+
+
+class TiRex(Foundation):
+    """A pretrained TiRex-2; a missing reading stays missing."""
+
+    name = "tirex"
+    summary = "a pretrained TiRex-2, which is not trained further (needs weights)"
+    package, installed_by = "tirex2", "tirex-2"
+    kinds = "a TiRex-2 model"
+
+    def _open(self, folder: str, **safe: Any) -> Any:
+        from tirex2 import load_model
+
+        return load_model(folder, device="cpu")
+
+    def _steps(self) -> int:
+        return self.config.context
+
+    def _medians(self, past: Tensor) -> Tensor:
+        from tirex2 import TimeseriesType
+
+        unknown = dict.fromkeys(("past_covariates", "future_covariates"))
+        series = [TimeseriesType(target=row[None], **unknown) for row in past]
+        found = self.model.forecast(series, prediction_length=self.spec.horizon)
+        return torch.stack([quantiles[0, MEDIAN] for quantiles in found])
+
+
+class Toto(Foundation):
+    """A pretrained Toto 2.0; missing readings are interpolated, or repeat the last one.
+
+    A context is as long as whole patches of the model, at least one. Steps before the first reading
+    are masked.
+    """
+
+    name = "toto"
+    summary = "a pretrained Toto 2.0, which is not trained further (needs weights)"
+    package, installed_by = "toto2", "toto-2"
+    kinds = "a Toto 2.0 model"
+
+    def _open(self, folder: str, **safe: Any) -> Any:
+        from toto2 import Toto2Model
+
+        return Toto2Model.from_pretrained(folder, local_files_only=True).float().eval()
+
+    def _steps(self) -> int:
+        patch = self.model.config.patch_size
+        return int(max(self.config.context // patch, 1) * patch)
+
+    def _medians(self, past: Tensor) -> Tensor:
+        known = torch.from_numpy(filled(past))[:, None]  # Each window is a series of one variate.
+        inputs = {
+            "target": known.nan_to_num(0.0),
+            "target_mask": ~known.isnan(),
+            "series_ids": torch.zeros(known.shape[:2], dtype=torch.long),
+        }
+        with torch.no_grad():
+            return torch.as_tensor(self.model.forecast(inputs, self.spec.horizon)[MEDIAN, :, 0])
+
+
+def filled(past: Tensor) -> np.ndarray:
+    """Interpolate missing readings `(windows, steps)`, and repeat the last one.
+
+    >>> nan = float("nan")
+    >>> filled(torch.tensor([[nan, 1.0, nan, 3.0, nan]])).tolist()
+    [[nan, 1.0, 2.0, 3.0, 3.0]]
+    """
+    table = pd.DataFrame(past.numpy().T).interpolate(limit_area="inside").ffill()
+    return table.to_numpy(np.float32).T.copy()

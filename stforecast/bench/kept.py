@@ -13,6 +13,7 @@ from pathlib import Path
 
 from data_prep.base.errors import reading
 from data_prep.base.files import atomic_path
+from data_prep.base.limits import check_expansion
 from stforecast.bench.kind import Kind
 from stforecast.bench.run_groups import R
 from stforecast.federated.runs.run_folder import ABOUT, KEPT, LINES, lines_of_tables, write_json
@@ -65,5 +66,7 @@ def unpack(out: Path) -> None:
             reading(out / ARCHIVE, "as an archive of runs", "copy it again, or delete it"),
             tarfile.open(out / ARCHIVE) as archive,
         ):
-            archive.extractall(folder, filter="data")
+            members = archive.getmembers()
+            check_expansion(sum(member.size for member in members), out / ARCHIVE)
+            archive.extractall(folder, members, filter="data")
         Path(folder, RUNS).rename(out / RUNS)

@@ -155,7 +155,8 @@ def _sentence(method: str, divisions: Sequence[Division], task: str, title: str)
     own = [division for division in divisions if method in division.closed]
     told = len({division.n_clients for division in own}) == len(own)
     shares = [(str(d.n_clients) if told else d.clients, d.closed[method]) for d in own]
-    closed = [f"{share.told('%')} with {n} clients" for n, share in shares if share]
+    clients = " clients" if told else ""
+    closed = [f"{share.told('%')} with {n}{clients}" for n, share in shares if share]
     none = [n for n, share in shares if share is None]
     text = f"On {task}, **{method}** "
     if closed:
@@ -166,8 +167,8 @@ def _sentence(method: str, divisions: Sequence[Division], task: str, title: str)
     if none:
         *first, last = none
         listed = f"{', '.join(first)} and {last}" if first else last
-        both = f"local and pooled training with {listed} clients"
-        text += f"; with {listed} clients, the two" if closed else f"has no gap to close: {both}"
+        both = f"local and pooled training with {listed}{clients}"
+        text += f"; with {listed}{clients}, the two" if closed else f"has no gap to close: {both}"
         text += " do not differ significantly"
     return f"{text}."
 

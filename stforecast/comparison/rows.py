@@ -238,7 +238,7 @@ def _read_kept(run: ForecastRun, row: Row, metric: str, first: dict[int, _Part])
     if metric != METRIC:
         raise InputError(
             f"{run.folder}: its forecasts are gone, and its sums are of {METRIC}, not {metric}; ",
-            Words("give {metric} " + METRIC + " or run its row again"),
+            Words("give {metric} or run its row again", metric=METRIC),
         )
     leads, sums = run.fold not in first, sums_of(run)
     models = {"": run.selection(row.view)}

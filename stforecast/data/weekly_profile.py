@@ -24,6 +24,9 @@ N_ANOMALIES = 3
 SHRINKAGE = 1.0
 """Weeks of readings that the mean of all workdays, or of the weekend, counts as."""
 
+AT_ONCE = 512
+"""Cells whose profiles are computed at a time, which takes many times as much as they do."""
+
 
 class WeeklyProfile(NamedTuple):
     """Profiles of a series and the anomalies of its readings, which are their distances to them.
@@ -43,6 +46,10 @@ class WeeklyProfile(NamedTuple):
     @classmethod
     def of(cls, series: np.ndarray, horizon: int, calendar: Calendar) -> WeeklyProfile:
         """Compute the profiles of a series `(steps, cells)`, z-scored, NaN where missing."""
+        if (n_cells := series.shape[1]) > AT_ONCE:
+            blocks = (series[:, i : i + AT_ONCE] for i in range(0, n_cells, AT_ONCE))
+            whole = zip(*(cls.of(block, horizon, calendar) for block in blocks), strict=True)
+            return cls(*map(np.concatenate, whole))
         profile = profile_by_step(series, horizon, calendar)
         anomaly = series - profile[: len(series)]
         newest = pd.DataFrame(np.where(np.isnan(series), np.nan, profile[: len(series)])).ffill()

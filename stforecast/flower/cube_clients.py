@@ -56,9 +56,8 @@ class CubeClients(OwnClients):
         config, series = run.chosen, _read(run, path)
         own = config.data
         data = prepare(series, config.window, own.split, own.scale, config.clients, own.outliers)
-        kinds = getattr(config.model_options, "models", "")
-        models = models_of_node(config.run.model, kinds, model, first, len(data.clients))
-        if kinds:
+        models = models_of_node(config, model, first, len(data.clients))
+        if any(models):
             divided = dataclasses.replace(data.clients, models=tuple(models))
             data = dataclasses.replace(data, divided=divided)
         check_calibration(config, data)

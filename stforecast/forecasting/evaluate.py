@@ -539,6 +539,7 @@ def evaluated(
         for model in models:
             parts[model].append(shards[model].found(errors=errors, is_chosen=model is chosen))
         yield {name: shards[model] for name, model in evaluations.items()}
+        del shards
     for model, found in parts.items():
         model.keep(found, is_chosen=model is chosen)
 
@@ -611,6 +612,7 @@ def forecast_blocks(
         chosen = shards[select]
         for some in blocks_of(len(chosen.data.series.cells), CELLS):
             yield chosen.some.start + some.start, forecast_values(shards, select, some)
+        del shards, chosen  # Before the next shard is forecast.
 
 
 def _joined(

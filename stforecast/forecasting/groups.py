@@ -100,16 +100,6 @@ class Groups:
         found.attrs = {name: v for name, v in table.attrs.items() if name != "limits"}
         return found
 
-    def with_levels(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Return a table whose column `cell` has labels or cells, with a column `level` before."""
-        pairs = zip(self.levels, self.names, strict=True)
-        known = dict(zip(self.labels, pairs, strict=True))
-        of = [known.get(label, (CELL, label)) for label in table["cell"]]
-        levels, names = zip(*of, strict=True)
-        table = table.assign(cell=names)
-        table.insert(list(table).index("cell"), "level", levels)
-        return table
-
     def thresholds(self, threshold: Threshold | None) -> dict[object, float] | None:
         """Return the threshold of each group, by its label.
 

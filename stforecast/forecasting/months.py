@@ -28,9 +28,9 @@ import pandas as pd
 from scipy.special import ndtri
 from scipy.stats import t as student
 
-from data_prep.base.errors import InputError, Words, counted
+from data_prep.base.errors import InputError, Words, counted, some
 from stforecast.data.series import Series
-from stforecast.forecasting.groups import Groups
+from stforecast.forecasting.groups import CELL, Groups
 from stforecast.forecasting.planning import Side, Threshold, cell_limits, side_of
 from stforecast.forecasting.tables import Interval, in_digits, long_table
 
@@ -104,15 +104,25 @@ class Months:
         if self.chances is not None:
             chances = self.chances.to_numpy().T.ravel().round(4)
             table[f"probability_{self.side.beyond}"] = chances
-        return table if self.groups is None else self.groups.with_levels(table)
+        return self._leveled(table)
 
     def dates(self) -> pd.DataFrame:
         """Return `passing` with a column `cell`; a threshold is needed."""
         assert self.passing is not None
         found = self.passing.rename_axis("cell").reset_index()
         found = found.assign(**found.select_dtypes("float").map(in_digits))
-        found = found.round({"probability": 4})
-        return found if self.groups is None else self.groups.with_levels(found)
+        return self._leveled(found.round({"probability": 4}))
+
+    def _leveled(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Return a table with a column `level`, and names in place of the labels of groups."""
+        if self.groups is None:
+            return table
+        pairs = zip(self.groups.levels, self.groups.names, strict=True)
+        known = dict(zip(self.groups.labels, pairs, strict=True))
+        of = [known.get(label, (CELL, label)) for label in table["cell"]]
+        table["cell"] = [name for _, name in of]
+        table.insert(list(table).index("cell"), "level", [level for level, _ in of])
+        return table
 
 
 def plan_months(
@@ -141,6 +151,8 @@ def plan_months(
             has longer steps, or a threshold or growth is missing or impossible.
     """
     past, sign = weekly(series, groups), side_of(_about(series)).sign
+    if (twice := past.columns[past.columns.duplicated()]).size:
+        raise InputError(f"a cell has the name of a group, {twice[0]}; rename one of them")
     x = _logs(past)
     ahead = _weeks_until(until, past.index[-1] + WEEK)
     _check_length(len(x), ahead, until)
@@ -170,8 +182,7 @@ def plan_months(
         places = sign * (np.log(limit) - centre) / found.scale
         chances, passing = _passing(places, sign * found.paths, index, past.columns)
         values = {"now": np.exp(found.level), "then": np.exp(centre[-1]), "threshold": limit}
-        for place, (name, value) in enumerate(values.items()):
-            passing.insert(place, name, value)
+        passing = pd.DataFrame(values, past.columns).join(passing)
         passing = passing.sort_values("probability", ascending=False, kind="stable")
     forecast, bounds, side = table(centre), Interval(lower, upper), side_of(_about(series))
     parts = found.parts if growth is None else ("growth", *found.parts)
@@ -359,10 +370,9 @@ def _seasons(x: np.ndarray, levels: np.ndarray, ahead: int) -> np.ndarray:
 
 
 def _scale(errors: np.ndarray) -> np.ndarray:
-    """Return the size `(labels,)` of errors of a label, with twelve errors of the size of all."""
-    n, squares = np.isfinite(errors).sum(axis=0), np.nansum(errors**2, axis=0)
-    common = squares.sum() / max(1, n.sum())
-    return np.sqrt((squares + 12 * common) / (n + 12)) + 1e-9
+    """Return the mean size `(labels,)` of errors of a label, with twelve errors of all labels."""
+    n, total = np.isfinite(errors).sum(axis=0), np.nansum(np.abs(errors), axis=0)
+    return (total + 12 * total.sum() / max(1, n.sum())) / (n + 12) + 1e-9
 
 
 def _paths(errors: list[np.ndarray], ahead: int, coverage: float) -> np.ndarray:
@@ -417,11 +427,13 @@ def _factors(
             names[cell] += [groups.labels[number], groups.levels[number]]
     given = {str(k): v for k, v in growth.items()} if isinstance(growth, Mapping) else {}
     common = np.nan if isinstance(growth, Mapping) else growth
+    if unknown := sorted(given.keys() - {name for of in names for name in of}):
+        log.warning("growth: no cell, group or level is called %s; left out", some(unknown))
     found = np.array([next((given[k] for k in of if k in given), common) for of in names], float)
     if (odd := ~(np.isfinite(found) & (found > 0))).any():
         raise InputError(
-            f"growth of {labels[:n][odd][0]} is {found[odd][0]:g}; give factors above 0, 1.2 for "
-            "20 %, for each cell, its group or its level"
+            f"growth of cell {labels[:n][odd][0]} is {found[odd][0]:g} (nan if none is given); "
+            "give factors above 0, 1.2 for 20 %, for each cell, its group or its level"
         )
     if groups is None:
         return found

@@ -14,7 +14,7 @@ import xarray as xr
 from data_prep.base.errors import counted, some
 from stforecast.data.scaling import Limits
 from stforecast.data.series import Series
-from stforecast.forecasting.groups import Groups, SumErrors
+from stforecast.forecasting.groups import CELL, Groups, SumErrors
 from stforecast.forecasting.planning import (
     ANY,
     Side,
@@ -101,9 +101,14 @@ class Outlook:
     def _with_groups(self, table: pd.DataFrame, sums: pd.DataFrame | None) -> pd.DataFrame:
         if self.groups is None and sums is None:
             return table
-        groups = self.groups if self.sums is None else self.sums.groups
-        assert groups is not None
-        table = groups.with_levels(table)
+        levels, place = pd.Series(CELL, table.index), list(table).index("cell")
+        if self.groups is not None:
+            labels = table["cell"]
+            levels, table["cell"] = (
+                labels.map(dict(zip(self.groups.labels, of, strict=True)))
+                for of in (self.groups.levels, self.groups.names)
+            )
+        table.insert(place, "level", levels)
         return table if sums is None else pd.concat([table, sums], ignore_index=True)
 
 

@@ -4,6 +4,11 @@ The Schaake shuffle (Clark, Gangopadhyay, Hay, Rajagopalan, Wilby, "The Schaake 
 of Hydrometeorology 5, 2004): each path has the ranks of the errors of one tested forecast, of all
 cells and steps ahead together. The values of these ranks are the quantiles of the cell's and step's
 own distribution, which follows from forecast and bounds as in `stforecast.forecasting.planning`.
+
+The probability of a span in a plan is not read from these paths. They have one error of the own
+cell in each tested forecast, and with a dozen of tested forecasts a dozen of values for the
+probability; `planning.error_paths` pools the errors of all cells, which was better. Bounds of sums
+(`stforecast.forecasting.groups`) follow the newest errors, which paths of equal weight do not.
 """
 
 from __future__ import annotations

@@ -23,14 +23,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from shlex import quote
 from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError, reading
+from data_prep.base.errors import InputError, Words, reading
 from data_prep.cube import check_axes, check_values
 from data_prep.netcdf import open_netcdf
 from data_prep.readers.hdf5 import open_hdf5
@@ -169,7 +168,8 @@ class ForecastRun(Run):
         if self.kept:
             raise InputError(
                 f"{self.folder}: its forecasts are gone, only sums of its errors are kept; run its "
-                f"row again, with `stforecast bench … --row {quote(self.label)}`"
+                "row of the benchmark again, with ",
+                Words("{row}", row=self.label),
             )
         path = self.folder / FORECASTS
         if path.is_file() and (found := path.stat()).st_size <= SMALL:

@@ -10,14 +10,7 @@ from matplotlib.axes import Axes
 
 from data_prep.readers.units import with_unit
 from stforecast.bench.curves import COLORS
-from stforecast.bench.drawing import (
-    SMALL,
-    TWO_COLUMNS,
-    add_legend,
-    date_axis,
-    panels,
-    png_address,
-)
+from stforecast.bench.drawing import SMALL, TWO_COLUMNS, add_legend, date_axis, panels, png_address
 from stforecast.bench.tables import number
 from stforecast.data.series import Series
 from stforecast.forecasting.months import DATES, Months

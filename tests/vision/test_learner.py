@@ -11,6 +11,7 @@ import torch
 from sklearn.base import clone
 
 from data_prep.base.errors import InputError
+from stforecast.forecasting.config import resolve as defaults_of_forecasts
 from vision.backbones.load import TINY as BACKBONE
 from vision.config import resolve, sections
 from vision.learner import Learner, method_for_images
@@ -201,3 +202,9 @@ def test_a_model_that_is_not_finite_is_refused(tmp_path, value):
     folder = learner.save(tmp_path)
     with pytest.raises(InputError, match=r"server/.* has values that are not finite; fit and save"):
         Learner.load(folder)
+
+
+def test_fedcp_has_the_weight_on_images_with_which_features_do_not_shrink():
+    assert resolve("fedcp").method_options.lam == 1
+    assert resolve("fedcp", lam=5).method_options.lam == 5
+    assert defaults_of_forecasts("fedcp").method_options.lam == 5

@@ -154,22 +154,20 @@ def kinds_of(models: str) -> list[str]:
     return kinds
 
 
-def models_of_node(run: str, models: str, own: str, first: int, n: int) -> list[str]:
-    """Return the model of each of a node's clients; "" if the federation has one model for all.
+def models_of_node(config: Any, own: str, first: int, n: int) -> list[str]:
+    """Return the model of each of a node's n clients; "" if the federation has one for all.
 
-    Args:
-        run: name of the federation's model.
-        models: texts of the different models; "" for one model.
-        own: the model that the node's owner has chosen; "" for turns.
-        first: number of the node's first client in the federation.
-        n: number of its clients.
+    Given are the federation's settings, the model that the node's owner has chosen ("" for turns),
+    and the number of the node's first client.
 
     Raises:
         InputError: if the owner has chosen one, and the federation has one for all.
     """
+    models = getattr(config.model_options, "models", "")
     if own and not models:
         raise InputError(
-            f"this node has the model {own!r}, but all clients of the federation have {run}; ",
+            f"this node has the model {own!r}, but all clients of the federation have "
+            f"{config.run.model}; ",
             Words("leave {model} out of the node's settings"),
         )
     kinds = kinds_of(models) if models else [""]

@@ -58,7 +58,8 @@ class FedCPOptions(CheckedOptions):
     """Settings of FedCP.
 
     Attributes:
-        lam: weight λ of the discrepancy to the global encoder's features (released script: 5).
+        lam: weight λ of the discrepancy to the global encoder's features. 5 is that of the released
+            script for MNIST, 1 the default for images, as in PFLlib.
     """
 
     lam: NonNegativeFloat = 5.0

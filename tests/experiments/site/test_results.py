@@ -449,11 +449,31 @@ def test_what_the_page_on_bounds_says_holds_in_its_table():
 
 
 def test_what_the_page_on_operators_says_holds_in_its_table():
-    rows = [r for b in of_page("operators", "*").values() for r in b.tables["clients"]]
+    rows = [r for b in of_page("operators", "operators_m*").values() for r in b.tables["clients"]]
     closed = {int(r["clients"]): r for r in rows if "fedavg, gap closed, %_high" in r}
     assert {r["data"].partition(",")[0] for r in closed.values()} == {"milan88"}
     assert closed.keys() == {16, 88}
     assert all(r["fedavg, gap closed, %_high"] > 100 for r in closed.values())
+
+
+def test_what_the_page_says_of_clients_that_differ_holds_in_its_table():
+    (found,) = of_page("operators", "operators_degrees").values()
+    rows = sorted(found.tables["clients"], key=lambda row: row["levels, bits"])
+    assert len(rows) == 3
+    for method in ("fedavg", "fedper", "fedproto"):
+        gains = [
+            (-r[f"{method}, against alone, %_high"], -r[f"{method}, against alone, %_low"])
+            for r in rows
+        ]
+        assert all(low > 0 for low, _ in gains)
+        assert max(low for low, _ in gains) < min(high for _, high in gains)
+        assert all(2 < -r[f"{method}, against alone, %"] < 4 for r in rows)
+    sent = {
+        r["method"]: r["floats a round, up"]
+        for r in found.tables["methods"]
+        if "floats a round, up" in r
+    }
+    assert sent["fedavg, α = 1"] / sent["fedproto, α = 1"] == pytest.approx(17, abs=0.5)
 
 
 def test_what_the_pages_say_of_images_holds_in_their_tables():

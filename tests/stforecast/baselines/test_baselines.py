@@ -79,6 +79,8 @@ def test_the_registry_is_in_order_and_says_what_is_not_federated():
         "chronos",
         "mstl",
         "timesfm",
+        "tirex",
+        "toto",
         "dlinear",
         "lightgbm",
         "nhits",

@@ -116,7 +116,7 @@ def test_kept_runs_say_what_is_gone(made):
     with tarfile.open(other / ARCHIVE) as archive:
         archive.extractall(other, filter="data")
     runs = ForecastRun.find([other])
-    with pytest.raises(InputError, match="only sums of its errors are kept; run its row again"):
+    with pytest.raises(InputError, match="only sums of its errors are kept; run its row"):
         runs[0].forecasts()
     with pytest.raises(InputError, match="its sums are of mse, not mase"):
         compare_forecasts(runs, "mase", None)

@@ -103,3 +103,14 @@ def test_means_of_the_last_steps_are_those_of_rolling_windows():
     for span, found in zip((24, 168), _means_of_last(values, [24, 168]), strict=True):
         expected = pd.DataFrame(values).rolling(span, min_periods=1).mean()
         np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_cells_computed_in_blocks_have_the_profiles_of_all(monkeypatch):
+    rng = np.random.default_rng(1)
+    series = rng.normal(size=(24 * 15, 5))
+    series[rng.random(series.shape) < 0.1] = np.nan
+    calendar = Calendar(pd.Timestamp("2013-10-20"), pd.Timedelta("1h"), "Europe/Rome")
+    whole = WeeklyProfile.of(series, 3, calendar)
+    monkeypatch.setattr("stforecast.data.weekly_profile.AT_ONCE", 2)
+    for of_blocks, values in zip(WeeklyProfile.of(series, 3, calendar), whole, strict=True):
+        np.testing.assert_array_equal(of_blocks, values)

@@ -1,5 +1,7 @@
 """How often forecasts are made, and from what."""
 
+import gc
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -184,6 +186,24 @@ def test_a_run_by_shards_of_cells_writes_the_files_of_a_run_of_all(
     pd.testing.assert_frame_equal(of_shards[1], whole[1])
     assert of_shards[2] == whole[2]
     assert slice(0, 2) in made, "all cells were one shard"
+
+
+def test_a_shard_is_dropped_before_the_next_is_forecast(cube, tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluate, "SHARD", 1)
+    settings = {**read_by("fedavg", tiny), **INTERVALS, "refit": "once"}
+    forecaster, alive, found = Forecaster("fedavg", **settings).fit(cube), [], evaluate.Shard.found
+
+    def watched(self, **asked):
+        gc.collect()
+        shards = [of for of in gc.get_objects() if type(of) is evaluate.Shard]
+        shards = [of for of in shards if of.whole in forecaster._evaluations.values()]
+        alive.append({of.some.start for of in shards if of.some.start != self.some.start})
+        return found(self, **asked)
+
+    monkeypatch.setattr(evaluate.Shard, "found", watched)
+    with netcdf_target(tmp_path / "forecasts.nc") as target:
+        forecaster.dump_forecasts(target)
+    assert alive == [set()] * 6, "two models, three shards"
 
 
 def test_of_many_cells_tables_have_the_errors_of_cells_and_of_steps(cube, monkeypatch):

@@ -139,3 +139,10 @@ def test_sums_of_speeds_mean_nothing(town):
     object.__setattr__(series, "units", "km/h")
     with pytest.raises(InputError, match="mean nothing"):
         read_groups("site", series)
+
+
+def test_expected_steps_have_the_decimals_of_probabilities(fitted, town):
+    found = make_outlook(fitted, fitted.read(town), threshold=60.0, tested=fitted.tested())
+    steps = found.plan["expected_steps_above"]
+    assert steps.tolist() == steps.round(4).tolist()
+    assert steps["a"] == 0  # Its values are below 20.

@@ -117,6 +117,21 @@ def test_groups_have_busy_hours_growth_and_dates_of_their_own():
     assert set(found.long()["cell"]) == {"a", "b", "c", "x", "y", "all"}
 
 
+def test_a_growth_of_nothing_known_is_named(caplog):
+    series = made(20)
+    grown = {"site": 1.0, "site nort": 1.5}
+    groups = Groups.of_columns({"site": ["north", "north", "south"]}, series.cells)
+    plan_months(series, until(series, 4), growth=grown, groups=groups)
+    assert "no cell, group or level is called site nort" in caplog.text
+
+
+def test_a_cell_with_the_name_of_a_group_is_refused():
+    table = pd.DataFrame(made(5).values, made(5).times, ["a", "b", "all"])
+    series = as_series(table)
+    with pytest.raises(InputError, match="name of a group, all"):
+        plan_months(series, until(series, 2), groups=Groups.of_columns({}, series.cells))
+
+
 def test_speeds_pass_below():
     series = made(40)
     table = pd.DataFrame(100 / series.values, series.times, list("abc"))
@@ -156,8 +171,8 @@ def test_short_histories_are_refused_or_warned_of(caplog):
         ({"until": "soon"}, "give a month or a day"),
         ({"until": "2022-08", "threshold": 0.0}, "above 0"),
         ({"until": "2022-08", "threshold": {"a": 1.0}}, "2 of 3 cells have no threshold"),
-        ({"until": "2022-08", "growth": {"a": 1.1, "b": 1.2}}, "growth of c is nan"),
-        ({"until": "2022-08", "growth": -1.0}, "growth of a is -1; give factors above 0"),
+        ({"until": "2022-08", "growth": {"a": 1.1, "b": 1.2}}, "growth of cell c is nan"),
+        ({"until": "2022-08", "growth": -1.0}, "growth of cell a is -1 .*give factors above 0"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(given, message):

@@ -1,5 +1,8 @@
 """Running image benchmarks: what lies in the folder, what the table says, what is kept."""
 
+import json
+import shutil
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,6 +10,7 @@ import pytest
 from data_prep.base.errors import InputError
 from stforecast.bench.grid import load_grid
 from stforecast.bench.jobs import run_grid
+from stforecast.bench.kept import ARCHIVE
 from stforecast.cli.info import describe
 
 
@@ -40,6 +44,17 @@ def test_metrics_hold_every_run(outcome):
     about = describe(out)
     assert all(0 <= row["accuracy"] <= 1 and "mae" not in row for row in about.about["runs"])
     assert f"{about.about['runs'][0]['accuracy']:.4f}" in about.text.splitlines()[2]
+
+
+def test_tables_need_no_more_than_what_is_kept(write_grid, tmp_path):
+    grid, out, other = load_grid(write_grid()), tmp_path / "out", tmp_path / "other"
+    run_grid(grid, out)
+    other.mkdir()
+    shutil.copy(out / ARCHIVE, other)
+    run_grid(grid, other)
+    before, after = (json.loads((f / "table.json").read_text())["parts"] for f in (out, other))
+    assert after == before
+    assert not list(other.rglob("model"))
 
 
 def test_figures_are_drawn_for_each_scenario(outcome):

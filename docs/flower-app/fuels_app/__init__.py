@@ -1,0 +1,1 @@
+"""FUELS on the cells of an invented city, as a Flower app."""
