@@ -71,7 +71,9 @@ def repeatable(name: str) -> Iterator[tuple[bool, float, Benchmark, Row]]:
     """Yield whether the page is about another row, the seconds, and each row to repeat here."""
     for benchmark in benchmarks_of(RESULTS / f"{name}.md").values():
         words, facts = shlex.split(benchmark.about["command"]), benchmark.about["facts"]
-        cubes = {cube for cube, _ in PREPARED.findall(facts.get("data", ""))}
+        prepared = PREPARED.findall(facts.get("data", ""))
+        cubes = {cube for cube, _ in prepared}
+        raw = [word for _, command in prepared for word in re.findall(r"--raw[ =](\S+)", command)]
         rows = benchmark.tables.get("methods", [])
         of_cubes = any("MSE" in row for row in rows)
         needed = {f"{name.partition(',')[0]}.nc" for name in benchmark.about["data"] if of_cubes}
@@ -79,6 +81,7 @@ def repeatable(name: str) -> Iterator[tuple[bool, float, Benchmark, Row]]:
             words[2].removesuffix(".toml") not in packaged()
             or out_of_date(benchmark) not in ("", UNNOTED)
             or not needed <= cubes
+            or any(_located(word) == word for word in raw)  # Such as a simulated city.
             or any("backbone=" in word for word in words)  # Its features take minutes.
             or not FILES.is_dir()
         ):
