@@ -199,7 +199,7 @@ CASES |= {
         "--data npz --images nowhere": "nowhere: no .npz file here .found nothing.; give a file",
         "--data folder --images town.nc": "town.nc: no folder here; give a folder with",
         "--domains digits8x8:99": "domains is 'digits8x8:99', which are 99 clients in all; clients",
-        "--model gpt": "unknown model 'gpt'; choose one of: cnn, convnet, mixed, resnet, resnet18, vit",
+        "--model gpt": "unknown model 'gpt'; choose one of: cnn, convnet, mixed, resnet,",
         "--alpha nan": "alpha is nan; it must be in .0, 1",
         f"--channels {BILLION}": "channels is 1000000000; it must be at most 8192",
         f"--model resnet --width {BILLION}": "width is 1000000000; it must be at most 8192",
