@@ -94,7 +94,7 @@ def test_a_row_of_one_seed_is_compared_and_named(write, calls, tmp_path):
     outcome = run_grid(grid, out)
     assert calls == [("solo", 1), ("a, b", 1), ("solo", 2)], "resumed"
     assert "Seeds are not resampled for rows with a single seed: a, b." in outcome.table
-    assert "up to 2 seeds; it holds for these cells only." in outcome.table
+    assert "up to 2 seeds (1 degree of freedom); it holds for these cells only." in outcome.table
     assert "\n- seeds: 1, 2 (only 1: a, b)\n" in (out / "table.md").read_text()
     one_seed = run_grid(write(methods, 'services = ["sms"]'), tmp_path / "one").table
     assert "it holds for these cells and this seed only." in one_seed
