@@ -155,5 +155,7 @@ def _waits(func: Any, args: Any) -> bool:
 def _place() -> str:
     """Return the line of the project's code that is running."""
     frames = [f for f in traceback.extract_stack() if set(PACKAGES) & set(Path(f.filename).parts)]
-    frame = next((f for f in reversed(frames) if "tests" not in Path(f.filename).parts), None)
+    # A clone may be called stforecast, and have its environment inside.
+    others = {"tests", "site-packages"}
+    frame = next((f for f in reversed(frames) if not others & set(Path(f.filename).parts)), None)
     return f"{Path(frame.filename).name}:{frame.lineno} {frame.line}" if frame else "a test"
