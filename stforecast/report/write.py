@@ -121,9 +121,10 @@ class ReportPage:
 def render(template: str, **values: Any) -> str:
     """Render a template of the folder `page`, with the style and the version of the package."""
     environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    return environment.from_string((PAGE / template).read_text(encoding="utf-8")).render(
+        loader=jinja2.FunctionLoader(lambda name: (PAGE / name).read_text(encoding="utf-8")),
+        undefined=jinja2.StrictUndefined, autoescape=True, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    return environment.get_template(template).render(
         **values,
         version=version("stforecast"),
         style=(PAGE / "page.css").read_text(encoding="utf-8"),

@@ -13,10 +13,24 @@ from small_files import write_netcdf
 
 from data_prep.cube import make_cube, write_cube
 from stforecast.bench.grid import load_grid
+from stforecast.cli.main import main
 from stforecast.federated.engine.rounds import RoundReport
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.forecasting.results import METRIC_COLUMNS, ROUND_COLUMNS, ForecastRun
 from stforecast.methods import METHODS
+
+
+@pytest.fixture
+def stforecast(capsys):
+    """Runs the command; gives its exit code, output and error output."""
+
+    def call(*words):
+        capsys.readouterr()  # What was printed before.
+        with pytest.raises(SystemExit) as done:
+            main([str(word) for word in words])
+        return done.value.code or 0, *capsys.readouterr()
+
+    return call
 
 
 @pytest.fixture(scope="session")

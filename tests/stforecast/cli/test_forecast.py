@@ -12,24 +12,10 @@ import pytest
 import xarray as xr
 
 from data_prep.base.errors import InputError
-from stforecast.cli.main import main
 from stforecast.data.cubes import open_cube
 from stforecast.forecasting.forecaster import Forecaster
 
 RIDGE = ["--method", "ridge", "--horizon", "3"]
-
-
-@pytest.fixture
-def stforecast(capsys):
-    """Runs the command; gives its exit code, output and error output."""
-
-    def call(*words):
-        with pytest.raises(SystemExit) as exit_:
-            main([str(w) for w in words])
-        out, err = capsys.readouterr()
-        return exit_.value.code or 0, out, err
-
-    return call
 
 
 def test_a_table_becomes_a_forecast_a_run_and_a_report(stforecast, town, tmp_path):

@@ -9,19 +9,6 @@ import pytest
 from stforecast.cli.main import main
 
 
-@pytest.fixture
-def stforecast(capsys):
-    """Runs the command; gives its exit code, output and error output."""
-
-    def call(*words):
-        with pytest.raises(SystemExit) as exit_:
-            main([str(w) for w in words])
-        out, err = capsys.readouterr()
-        return exit_.value.code or 0, out, err
-
-    return call
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A run on six weeks of hours of four cells."""

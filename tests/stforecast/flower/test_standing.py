@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 from data_prep.base.errors import InputError
-from stforecast.__main__ import main
 from stforecast.bench.run_groups import pooled, select
 from stforecast.federated.nodes.messages import Message
 from stforecast.federated.uploads.masking import SecureSums
@@ -131,19 +130,6 @@ def test_strikes_lost_rounds_and_errors_that_do_not_count_are_shown():
     standing.apply({"event": "resumed", "round": 1})
     (node,) = standing.nodes.values()
     assert (node.suspended, node.strikes, list(standing.rounds)) == (False, 0, [1])
-
-
-@pytest.fixture
-def stforecast(capsys):
-    """Runs the command; gives its exit code, output and error output."""
-
-    def call(*words):
-        capsys.readouterr()  # what the federation itself logged
-        with pytest.raises(SystemExit) as done:
-            main([str(word) for word in words])
-        return done.value.code or 0, *capsys.readouterr()
-
-    return call
 
 
 def test_what_a_federation_wrote_is_described_and_damage_is_named(federation, tmp_path, stforecast):
