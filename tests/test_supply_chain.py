@@ -50,7 +50,7 @@ PERMISSIVE = {
 UNPACKERS = {"tarfile.open", "shutil.unpack_archive"}
 
 MAY_UNPACK = {"stforecast/bench/kept.py"}
-"""Modules that check the size of what they unpack, of which nothing may lie outside a folder."""
+"""Modules that unpack by themselves: they check the size, and that all lies in a folder."""
 
 WORDS = {*NETWORK, "urllib", "tarfile", "unpack_archive", "extract"}
 """Without one of these a file need not be parsed."""

@@ -57,7 +57,7 @@ class ImageFederation(FederationSettings):
         return METHODS[self.config.method]
 
     def build_method(self, models: Sequence[str] = ("",)) -> Method:
-        """Return the method with a new model; `models` are those of the clients."""
+        """Return the method with a new model; each client has one of `models`."""
         shape = 3, self.config.data.size, self.config.data.size
         return method_for_images(self.config, shape, len(self.classes), models=models)
 

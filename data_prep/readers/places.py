@@ -65,7 +65,7 @@ def read_properties(table: Table, keys: Sequence[str]) -> list[str]:
     Such a column, for example `operator`, is kept as a coordinate of the cube. The first two `keys`
     are the columns of times and cells; those after them are no properties. Numbers are properties
     if each cell has many rows, and they differ between cells, or are one number, not 0, that is not
-    named like a quantity, beside numbers that change. Many rows are 24.
+    named like a quantity, next to numbers that change. Many rows are 24.
     """
     if keys[1] not in table or not len(table):
         return []

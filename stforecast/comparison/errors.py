@@ -181,7 +181,7 @@ def bias_in_words(share: float) -> str:
 def coverages(forecasts: xr.Dataset) -> dict[float, ModelErrors]:
     """Return which targets lie inside the bounds, by nominal coverage from narrow to wide.
 
-    Shares of targets inside stand in place of errors. Without bounds, it is empty.
+    It has shares of targets inside instead of errors. Without bounds, it is empty.
     """
     times, step = local_times(forecasts)
     y = forecasts["y"].to_numpy()

@@ -153,9 +153,9 @@ def _cells(
 def _sentence(method: str, divisions: Sequence[Division], task: str, title: str) -> str:
     """Say in one sentence what a method closes, by number of clients."""
     own = [division for division in divisions if method in division.closed]
-    told = len({division.n_clients for division in own}) == len(own)
-    shares = [(str(d.n_clients) if told else d.clients, d.closed[method]) for d in own]
-    clients = " clients" if told else ""
+    differ = len({division.n_clients for division in own}) == len(own)
+    shares = [(str(d.n_clients) if differ else d.clients, d.closed[method]) for d in own]
+    clients = " clients" if differ else ""
     closed = [f"{share.told('%')} with {n}{clients}" for n, share in shares if share]
     none = [n for n, share in shares if share is None]
     text = f"On {task}, **{method}** "

@@ -288,9 +288,9 @@ def legend(sums: pd.DataFrame, protocol: Protocol) -> str:
         units[resampled_units(resample(_errors(part), metric, None), part["day"].nunique())] = None
     return (
         "mse, mae and pinball are of z-scores by cell, raw_… in the data's units. [95 %]: interval "
-        f"from a bootstrap over {' or '.join(units)}; an origin's day is that of its first target. "
-        "p: of a test that swaps two rows' errors day by day, with Holm's correction. A difference "
-        "is significant only if both the interval and p say so."
+        f"from a bootstrap over {' or '.join(units)}; an origin counts for the day of its first "
+        "target. p: of a test that swaps two rows' errors day by day, with Holm's correction. A "
+        "difference is significant only if both the interval and p say so."
     )
 
 

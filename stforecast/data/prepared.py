@@ -219,7 +219,7 @@ def prepare(
 ) -> PreparedSeries:
     """Split and scale a series; `auto` and a table of events are resolved in its window.
 
-    The `seed` is that of partitions of cells that draw numbers.
+    Partitions of cells that draw numbers use the `seed`.
     """
     n_steps, calendar = len(series.values), series.calendar
     local_times = calendar.local_times(np.arange(n_steps))

@@ -346,7 +346,7 @@ class Shard:
 class Evaluation:
     """Forecasts of the validation and the test part by one model, shard by shard.
 
-    Those of a single shard are kept. Of several, only errors and calibration are, once computed.
+    A single shard keeps its forecasts. Several keep only errors and calibration, once computed.
 
     Attributes:
         model: the model.
@@ -477,7 +477,7 @@ class Evaluation:
 
     def _warn_of_coverage(self, sums: Mapping[str, list[NamedSums]]) -> None:
         """Warn of bounds that contain far fewer values of the test part than they promise."""
-        # Errors of z-scores come first, then those in the data's units, and those of bounds.
+        # First come errors of z-scores, then errors in the data's units, then bounds.
         coverage, (within, seen) = self.config.coverage, sums["test"][2][0]["coverage"]
         found = within.sum() / max(seen.sum(), 1)
         if (1 - coverage) * seen.sum() < FEWEST_OUTSIDE or (1 - found) < FAR_OFF * (1 - coverage):

@@ -184,7 +184,7 @@ def _parts(z: Values, calendar: Calendar, horizon: int) -> dict[str, slice]:
 
 
 def _forecast(predictor: Predictor, z: Values, calendar: Calendar, cells: np.ndarray) -> Values:
-    """Return forecasts `(cells, horizon)`; those of others are computed only if these need them."""
+    """Return forecasts `(cells, horizon)`; other cells are forecast only if these need it."""
     start = np.array([len(z)])
     if isinstance(predictor, TrainedMethod) and predictor.clients.by_cell:
         own = predictor.for_cells(cells)

@@ -553,7 +553,7 @@ class Forecaster(Estimator):
     def test_forecasts(self, data: Data | Series | None = None) -> xr.Dataset:
         """Return the forecasts of the test part, or of other data, with the observed targets.
 
-        Those of more than about 1,000 cells are not kept, and computed again at each call.
+        With more than about 1,000 cells they are computed again at each call.
 
         Args:
             data: as for `evaluate`; by default the test part of the data it was fitted on.

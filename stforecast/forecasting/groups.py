@@ -103,8 +103,8 @@ class Groups:
     def thresholds(self, threshold: Threshold | None) -> dict[object, float] | None:
         """Return the threshold of each group, by its label.
 
-        It is its own, such as that of `site north`, or its level's, such as that of `site`, which
-        all sites then have. Otherwise it is the sum of its cells': capacities add up.
+        It is given for the group, as for `site north`, or for all groups of its level, as for
+        `site`. Otherwise it is the sum of its cells' thresholds: capacities add up.
         """
         if threshold is None:
             return None

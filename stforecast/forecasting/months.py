@@ -139,8 +139,8 @@ def plan_months(
     Args:
         series: history, see `Forecaster.read`, with steps of an hour or less.
         until: month or day of the last week, such as "2025-06".
-        growth: factor by which loads grow until then, evenly, in place of their trend: one of all,
-            or those of cells, of groups by their labels, or of levels of groups, by name.
+        growth: factor by which loads grow until then, evenly, instead of their trend: one for
+            all, or by cell, by label of a group, or by level of groups.
         threshold: capacity or limit in the data's units, one of all cells or one of each; groups
             have the sum of their cells' or their own, see `Groups.thresholds`.
         groups: sums to forecast, too: their own busy hours, which are not the sums of the cells'.
@@ -378,7 +378,7 @@ def _scale(errors: np.ndarray) -> np.ndarray:
 def _paths(errors: list[np.ndarray], ahead: int, coverage: float) -> np.ndarray:
     """Return paths `(paths, weeks)` of past errors `(times, labels)` of each number of weeks ahead.
 
-    Each is one past forecast of one label. Their sizes are those of all past forecasts so many
+    Each is one past forecast of one label. Their sizes follow all past forecasts so many
     weeks ahead, and do not fall with the weeks.
     """
     tested, n_full = len(errors), len(errors[-1])

@@ -11,7 +11,7 @@ from stforecast.bench.drawing import SMALL, TEXT, TWO_COLUMNS, panels
 from stforecast.data.partition.heterogeneity import Heterogeneity
 
 MOST_NAMED = 30
-"""Most clients whose names fit beside their rows."""
+"""Most clients whose names fit next to their rows."""
 
 
 def division(found: Heterogeneity, names: Sequence[str], width: float = TWO_COLUMNS) -> Figure:

@@ -253,7 +253,7 @@ class ForecastService:
 
     @property
     def name(self) -> str:
-        """Name of the model: that of its folder."""
+        """Name of the model and of its folder."""
         return self.run.resolve().name
 
     @staticmethod

@@ -1,6 +1,6 @@
 """Requests and answers of KServe's time-series protocol, `POST /v1/timeseries/forecast`.
 
-An input is the newest readings of a cell: from `start_timestamp` on they replace those of the
+An input is the newest readings of a cell: from `start_timestamp` on they replace the
 history in service, or continue it, and the forecast follows the latest of all. An input without
 readings asks for the forecast that follows the history. Quantiles follow from forecast and bounds
 as probabilities do (`stforecast.forecasting.planning`): on either side of the forecast the value is
@@ -152,7 +152,7 @@ def with_readings(asked: ForecastRequest, series: Series) -> pd.DataFrame | None
 
 
 def _placed(one: CellReadings, index: pd.Index, series: Series) -> pd.Series:
-    """Return the readings of an input at their times, which touch those of the history."""
+    """Return the readings of an input at their times, which follow or overlap the history."""
     times, step = pd.DatetimeIndex(index), series.calendar.step
     end = times[-1] + step
     where = f"start_timestamp of input {one.name!r}"

@@ -61,7 +61,7 @@ class MixedModel(SplitModel):
     def kinds_of_clients(self, models: Sequence[str]) -> Tensor:
         """Return the number of each client's encoder, `(clients,)`, and log who has which.
 
-        The `models` are those of the clients; clients with "" take turns.
+        Each client has one of the `models`; clients with "" take turns.
 
         Raises:
             InputError: if a client's model is none of `kinds`.

@@ -58,8 +58,8 @@ class FedCPOptions(CheckedOptions):
     """Settings of FedCP.
 
     Attributes:
-        lam: weight λ of the discrepancy to the global encoder's features. 5 is that of the released
-            script for MNIST, 1 the default for images, as in PFLlib.
+        lam: weight λ of the discrepancy to the global encoder's features. The released script
+            for MNIST has 5; the default for images is 1, as in PFLlib.
     """
 
     lam: NonNegativeFloat = 5.0

@@ -22,7 +22,7 @@ the server follow HtFLlib (Apache 2.0); the authors' code has no licence and was
 - Forecasts have no classes: a key is a slot of the period, and its label would not say what to
   predict. A client also sends the mean target of each key, in z-scores, and the server's loss
   compares the header's output for the mean feature with it. So the server sees the client's mean
-  day. A header with quantiles learns those of mean days, which are too narrow.
+  day. A header with quantiles learns quantiles of mean days, which are too narrow.
 - A key counts the same for each client that has it, however many samples it has there.
 """
 
@@ -90,8 +90,8 @@ class FedGH(Method):
     def upload(self, cohort: Cohort) -> Payload:
         """Return mean features `(clients, keys, d)` and which keys have one.
 
-        With forecasts, they have mean `targets` `(clients, keys, horizon)`, of which some may not
-        be `observed`.
+        With forecasts, they have mean `targets` `(clients, keys, horizon)`; not all need be
+        `observed`.
         """
         means = means_of_last_epoch(cohort)
         sent = {"prototypes": means.means(), "known": means.counts > 0}

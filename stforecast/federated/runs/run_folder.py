@@ -559,7 +559,7 @@ class Run(ABC):
 
     @property
     def kept(self) -> bool:
-        """Whether it is a run of `stforecast.bench.kept`, of which tables and sums are left."""
+        """Whether only its tables and sums are left, see `stforecast.bench.kept`."""
         return bool(self.about.get(KEPT))
 
     @property

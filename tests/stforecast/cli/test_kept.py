@@ -1,4 +1,4 @@
-"""One row of a benchmark is made again, and compared with rows of which only sums are left."""
+"""One row of a benchmark is made again, and compared with rows whose forecasts are gone."""
 
 import json
 import re

@@ -55,11 +55,11 @@ def test_each_cell_has_one_of_the_clients_by_the_seed_alone(city, text):
 
 
 def test_a_low_concentration_makes_clients_differ_in_what_is_divided(city):
-    alike, apart = (f"dirichlet:4:concentration={c}" for c in (1000, 0.1))
-    assert differences(city, apart)["levels"] > 3 * differences(city, alike)["levels"]
+    even, apart = (f"dirichlet:4:concentration={c}" for c in (1000, 0.1))
+    assert differences(city, apart)["levels"] > 3 * differences(city, even)["levels"]
     of_shape = ":by=shape:classes=2"
-    alike, apart = differences(city, alike + of_shape), differences(city, apart + of_shape)
-    assert apart["profiles"] > 3 * alike["profiles"]
+    even, apart = differences(city, even + of_shape), differences(city, apart + of_shape)
+    assert apart["profiles"] > 3 * even["profiles"]
 
 
 def test_classes_are_even_by_level_and_clusters_of_curves_by_shape(city):

@@ -1,4 +1,4 @@
-"""Nodes with a model each, without Flower: errors are those of one process."""
+"""Nodes with a model each, without Flower: errors equal a run in one process."""
 
 import numpy as np
 import pandas as pd

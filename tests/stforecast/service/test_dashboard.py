@@ -40,7 +40,7 @@ def dashboard():
 def labels(updated):
     """Names of the labels of each metric, once a run is monitored and was asked."""
     run, day = updated
-    update(run, day(DAYS + 1))  # Whose values are those of a forecast.
+    update(run, day(DAYS + 1))  # The forecast has values now.
     monitor(run)
     client = TestClient(make_app(ForecastService(run)), base_url="http://localhost")
     client.get("/health")
