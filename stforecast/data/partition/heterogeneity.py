@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from scipy.stats import entropy
 
 from stforecast.data.partition.base import level_classes, mean_weeks
 
@@ -59,10 +60,5 @@ def mean_divergence(p: np.ndarray) -> float:
     """
     q = np.broadcast_to(p.mean(axis=0), p.shape)
     middle = (p + q) / 2
-
-    def divergences(of: np.ndarray) -> np.ndarray:
-        ratio = np.divide(of, middle, out=np.ones_like(middle), where=of > 0)
-        total: np.ndarray = (of * np.log2(ratio)).sum(axis=1)
-        return total
-
-    return float((divergences(p) + divergences(q)).mean() / 2)
+    found = entropy(p, middle, base=2, axis=1) + entropy(q, middle, base=2, axis=1)
+    return float(found.mean() / 2)
