@@ -250,7 +250,7 @@ def _look_ahead(
     forecaster = Forecaster.load(run.folder)
     series = forecaster.read(cube, asked.events)
     groups = None if asked.groups is None else read_groups(asked.groups, series)
-    say_unused(asked.threshold, asked.limit, series.cells, groups)
+    say_unused("threshold", asked.threshold, asked.limit, series.cells, groups)
     outlook = make_outlook(
         forecaster, series, threshold=asked.limit, tested=run.forecasts(), groups=groups
     )

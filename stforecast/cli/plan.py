@@ -66,7 +66,8 @@ def plan_command(
     data = data_of(ForecastRun.open(run).about) if history is None else history
     series = Forecaster.load(run).read(data)
     members = None if groups is None else read_groups(groups, series)
-    say_unused(threshold, limit, series.cells, members)
+    say_unused("threshold", threshold, limit, series.cells, members)
+    say_unused("growth factor", growth, grown, series.cells, members)
     found = plan_months(series, until, growth=grown, threshold=limit, groups=members)
     write_table(found.long(), out, csv_style)
     files = {"path": str(out)}

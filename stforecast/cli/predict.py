@@ -100,7 +100,7 @@ def predict(
     forecaster = Forecaster.load(run)
     series = forecaster.read(history, events)
     members = None if groups is None else read_groups(groups, series)
-    say_unused(threshold, limit, series.cells, members)
+    say_unused("threshold", threshold, limit, series.cells, members)
     given = (lower_limit, upper_limit)
     limits = Limits(*(k if g is None else g for k, g in zip(forecaster.limits, given, strict=True)))
     tested = None if limit is None and members is None else forecaster.tested()
@@ -160,13 +160,13 @@ def say_groups(found: Outlook) -> None:
 
 
 def say_unused(
-    file: str | None, limit: Threshold | None, cells: np.ndarray, groups: Groups | None
+    name: str, file: str | None, given: Threshold | None, cells: np.ndarray, groups: Groups | None
 ) -> None:
     """Write to standard error which thresholds of a file are of cells that are not forecast."""
     known = {*map(str, cells), *((*groups.labels, *groups.levels) if groups else ())}
-    if isinstance(limit, Mapping) and (others := limit.keys() - known):
+    if isinstance(given, Mapping) and (others := given.keys() - known):
         unused = plain(some(sorted(map(str, others))))
-        click.echo(f"{file}: thresholds of cells that are not forecast: {unused}", err=True)
+        click.echo(f"{file}: {name}s of cells that are not forecast: {unused}", err=True)
 
 
 def read_threshold(text: str, name: str = "threshold") -> Threshold:

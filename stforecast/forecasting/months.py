@@ -28,7 +28,7 @@ import pandas as pd
 from scipy.special import ndtri
 from scipy.stats import t as student
 
-from data_prep.base.errors import InputError, Words, counted, some
+from data_prep.base.errors import InputError, Words, counted
 from stforecast.data.series import Series
 from stforecast.forecasting.groups import CELL, Groups
 from stforecast.forecasting.planning import Side, Threshold, cell_limits, side_of
@@ -427,8 +427,6 @@ def _factors(
             names[cell] += [groups.labels[number], groups.levels[number]]
     given = {str(k): v for k, v in growth.items()} if isinstance(growth, Mapping) else {}
     common = np.nan if isinstance(growth, Mapping) else growth
-    if unknown := sorted(given.keys() - {name for of in names for name in of}):
-        log.warning("growth: no cell, group or level is called %s; left out", some(unknown))
     found = np.array([next((given[k] for k in of if k in given), common) for of in names], float)
     if (odd := ~(np.isfinite(found) & (found > 0))).any():
         raise InputError(

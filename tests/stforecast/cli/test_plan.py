@@ -71,3 +71,14 @@ def test_a_level_has_one_threshold_for_all_its_groups(stforecast, run, tmp_path)
     assert "not forecast" not in err
     found = pd.read_csv(tmp_path / "m-dates.csv").set_index("cell")["threshold"]
     assert found[["x", "y", "all"]].tolist() == [90, 150, 240]
+
+
+def test_a_growth_of_nothing_known_is_named(stforecast, run, tmp_path):
+    grown = tmp_path / "growth.csv"
+    grown.write_text("cell,growth\nsite,1.0\nsite norht,1.5\n")
+    asked = ["--groups", run.parent / "members.csv", "--growth", grown]
+    code, _, err = stforecast(
+        "plan", run, *asked, "--until", "2024-04", "--out", tmp_path / "m.csv"
+    )
+    assert code == 0, err
+    assert f"{grown}: growth factors of cells that are not forecast: site norht" in err

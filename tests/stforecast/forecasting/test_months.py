@@ -117,14 +117,6 @@ def test_groups_have_busy_hours_growth_and_dates_of_their_own():
     assert set(found.long()["cell"]) == {"a", "b", "c", "x", "y", "all"}
 
 
-def test_a_growth_of_nothing_known_is_named(caplog):
-    series = made(20)
-    grown = {"site": 1.0, "site nort": 1.5}
-    groups = Groups.of_columns({"site": ["north", "north", "south"]}, series.cells)
-    plan_months(series, until(series, 4), growth=grown, groups=groups)
-    assert "no cell, group or level is called site nort" in caplog.text
-
-
 def test_a_cell_with_the_name_of_a_group_is_refused():
     table = pd.DataFrame(made(5).values, made(5).times, ["a", "b", "all"])
     series = as_series(table)
