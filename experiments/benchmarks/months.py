@@ -59,7 +59,7 @@ def months(
                 parts = _measured(series, lead, every)
             if parts:
                 row = {name: float(values.mean()) for name, values in parts.items()}
-                row |= {name: 100 * np.expm1(row[name]) for name in row.keys() & RIVALS}
+                row |= {name: 100 * np.expm1(row[name]) for name in row.keys() & RATIOS}
                 row["factor"] = float(np.exp(np.median(parts["factor"])))
                 row["brier"] = float(np.mean((parts["said"] - parts["passed"]) ** 2))
                 name = path.name.partition("-")[0]
@@ -67,7 +67,8 @@ def months(
     return table(results.rows, AHEAD)
 
 
-RIVALS = {"error", "last"}
+RATIOS = {"error", "last"}
+"""Ratios that are errors, of forecasts and of the last week."""
 
 
 def _measured(series: Series, lead: int, every: int) -> dict[str, np.ndarray]:
@@ -92,7 +93,7 @@ def _measured(series: Series, lead: int, every: int) -> dict[str, np.ndarray]:
             "factor": upper / centre,
         }
         logs = {name: ratio[known].map(np.log) for name, ratio in values.items()}
-        logs |= {name: logs[name].abs() for name in logs.keys() & RIVALS}
+        logs |= {name: logs[name].abs() for name in logs.keys() & RATIOS}
         more: dict[str, pd.Series] = {"said": found.passing["probability"]}
         more["held"] = (lower <= y) & (y <= upper)
         more["passed"] = (truth.iloc[end : end + lead] > limit).any()
