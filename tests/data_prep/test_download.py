@@ -85,6 +85,7 @@ class Handler(BaseHTTPRequestHandler):
         site = self.site
         self.send_response(status)
         self.send_header("Content-Type", site.content_type)
+        self.send_header("Connection", "close")  # else a redirect would reuse a closed connection
         if site.framing == "chunked":
             self.send_header("Transfer-Encoding", "chunked")
             body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
