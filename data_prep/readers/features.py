@@ -29,7 +29,6 @@ FEATURES = (".geojson", ".geojson.gz", ".gpkg")
 OUTLINE = "outline"
 """Name of the column of outlines."""
 
-MAX_BYTES = 2**28
 DEGREES = {"4326", "4979", "CRS84", "4258"}
 
 Rings = list[np.ndarray]
@@ -53,7 +52,7 @@ def read_features(path: Path) -> tuple[pd.DataFrame, Origin, str | None]:
     else:
         with reading(path.name, "as GeoJSON", REMEDY):
             opener = gzip.open if path.suffix.lower() == ".gz" else open
-            content = json.loads(read_bounded(path, MAX_BYTES, opener))
+            content = json.loads(read_bounded(path, 2**28, opener))
             rows = [_feature(f) for f in content["features"]]
             # Before 2016, a file could name its system.
             system = str(content.get("crs", {}).get("properties", {}).get("name", "4326"))

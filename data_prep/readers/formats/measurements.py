@@ -42,9 +42,6 @@ NAME = re.compile(r"\s*([^=\-,/]+)[=-](.*)")
 INDEXED = re.compile(r"(.+)\[(\d+)\]")
 KEYS = ["time", "cell"]
 
-BATCH = 100_000
-"""Values that are texts before they become numbers together."""
-
 
 class Measured(NamedTuple):
     """The values of one object in one step.
@@ -291,7 +288,7 @@ class _Block:
         self.begins.append(found.begin)
         self.names.append(found.name)
         self.texts += [None] * len(found.values) if found.suspect else found.values
-        if len(self.texts) > BATCH:
+        if len(self.texts) > 100_000:
             self.convert()
 
     def table(self) -> pl.DataFrame:
