@@ -43,7 +43,6 @@ class _Publication(Values):
         self.wrong = False
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
-        """Handle the begin of an element."""
         if self.within or tag in ("measuredValueExtension", "basicDataReferenceValue"):
             self.within += 1  # A reference value, which is not measured.
         elif tag == "siteMeasurements":
@@ -54,7 +53,6 @@ class _Publication(Values):
             self.index, self.wrong = attributes["index"], False
 
     def stop(self, tag: str) -> None:
-        """Handle the end of an element."""
         if self.within:
             self.within -= 1
         elif tag in ("measurementTimeDefault", "timeValue") and not self.time:

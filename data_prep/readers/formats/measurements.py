@@ -162,14 +162,12 @@ class _Walker(Handlers):
         }
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
-        """Handle the begin of an element."""
         if "measurementType" in attributes:  # OMeS: its elements are counters.
             self.in_target = True
         elif self.in_target:
             self.place = tag
 
     def stop(self, tag: str) -> None:
-        """Handle the end of an element."""
         if self.in_target and tag == self.place:
             self.values[tag] = self.text
         elif self.in_target:
