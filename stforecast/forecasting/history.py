@@ -147,8 +147,7 @@ def missing_inputs(series: Series, model: FittedModel) -> np.ndarray:
     window, values = model.config.window, model.scaler.believed(series.values, at_end=True)
     if model.predictor.reads_windows:
         filled = fill_gaps(values, window, series.calendar)
-        lags = (*window.lags, *window.further_lags)
-        steps = source_steps(np.array([len(filled)]), lags, window, series.calendar)[0]
+        steps = source_steps(np.array([len(filled)]), window, series.calendar)[0]
         missing = np.isnan(filled[steps[steps >= 0]])
     else:
         missing = np.isnan(values).all(axis=0, keepdims=True)
