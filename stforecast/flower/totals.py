@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -81,11 +82,11 @@ class Span(NamedTuple):
 
 
 @untrusted
-def check_span(answer: Message | str) -> Span:
-    """Return what a node could add."""
+def check_span(answer: Message | str, step: pd.Timedelta) -> Span:
+    """Return what a node could add, whose times are naive and whole steps apart."""
     about = message_of(answer).about
-    first, last, end = (pd.Timestamp(str(about[name])) for name in ("first", "last", "end"))
-    if not first <= last <= end:
+    first, last, end = times = [pd.Timestamp(str(about[name])) for name in Span._fields[:3]]
+    if not first <= last <= end or end.tz or any((end - time) % step for time in times):
         raise Rejected(f"its test windows go from {first} to {last}, its data to {end}")
     return Span(first, last, end, float(about["low"]))
 
@@ -111,13 +112,16 @@ def learn_totals(run: RunSettings, coordinator: Coordinator, out: Path) -> dict[
         return found
 
     try:
-        spans: dict[int, Span] = ask([*membership.numbers], {"task": SPAN}, check_span)
+        check = partial(check_span, step=run.step)
+        spans: dict[int, Span] = ask([*membership.numbers], {"task": SPAN}, check)
         ends = Counter(span.end for span in spans.values())
         end = max(ends, key=lambda end: (ends[end], end))
         for node in [node for node, span in spans.items() if span.end != end]:
             left_out[node] = f"its data end at {spans.pop(node).end}, most nodes' at {end}"
         first, last = max(s.first for s in spans.values()), min(s.last for s in spans.values())
         n_windows, horizon = (last - first) // run.step + 1, run.config.window.horizon
+        if n_windows < 2:
+            raise SumLost(f"the last begin of a test part is {first}, the first end {last}")
         shapes = {TESTED: [5, n_windows, horizon], COMING: [4, horizon]}
         sums = NodeSums(run.secure or SecureSums(), link, membership)
         about = {"task": TOTAL, "first": str(first), "last": str(last), **sums.begin()}

@@ -9,9 +9,11 @@ from node_link import TOKEN
 from data_prep.base.errors import InputError
 from data_prep.cube import open_cube, write_cube
 from stforecast.federated.nodes.membership import Patience
+from stforecast.federated.nodes.messages import Message, Rejected
 from stforecast.federated.uploads.masking import SecureSums
 from stforecast.flower.server_app import serve
 from stforecast.flower.settings import RunSettings
+from stforecast.flower.totals import check_span
 from stforecast.forecasting.config import resolve
 from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.groups import Groups, SumErrors
@@ -126,6 +128,43 @@ def test_a_node_whose_data_end_earlier_is_left_out(city, tmp_path):
     about = serve(link, run)["totals"]
     assert "data end at" in about["left_out"][1]
     assert about["lost"].startswith("2 nodes")
+
+
+FIRST, LAST, END = "2013-11-08 00:00", "2013-11-10 20:00", "2013-11-10 23:00"
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        {"end": f"{END}+00:00", "first": f"{FIRST}+00:00", "last": f"{LAST}+00:00"},
+        {"first": "2013-11-08 00:30"},
+        {"last": "2014-01-01 00:00"},
+        {"first": "NaT"},
+        {"low": "none"},
+        {"end": None},
+        "a text that is no answer",
+    ],
+)
+def test_a_span_that_cannot_be_is_rejected(hostile):
+    sound = {"first": FIRST, "last": LAST, "end": END, "low": 0.0}
+    hour = pd.Timedelta("1h")
+    assert check_span(Message(sound), hour).low == 0
+    with pytest.raises(Rejected):
+        check_span(hostile if isinstance(hostile, str) else Message(sound | hostile), hour)
+
+
+def test_a_node_cannot_end_the_run_by_a_false_span(city):
+    run, link, _ = city()
+    sound = link.answer
+
+    def answer(run, config, message):
+        found = sound(run, config, message)
+        if message.about["task"] == "span" and config["first-client"] == 0:
+            found.about["last"] = found.about["first"] = "2013-11-05 00:00:00"
+        return found
+
+    link.answer = answer
+    assert "test part" in serve(link, run)["totals"]["lost"]
 
 
 @pytest.mark.parametrize(
