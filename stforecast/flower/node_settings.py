@@ -111,7 +111,7 @@ class NodeSettings:
             "data": str(self.data.resolve()),
             "first-client": self.first_client,
         }
-        further = {
+        further: dict[str, str | int] = {
             "out": str(self.out.resolve()) if self.out else "",
             "model": self.model,
             SECURE_ONLY: self.require_secure_aggregation,
