@@ -43,9 +43,6 @@ DAYS = torch.arange(1, 8)
 WEEKS = torch.tensor([14, 21, 28])
 """Further days before a target, with fewer readings as inputs."""
 
-LARGEST = 8.0
-"""Most standard deviations that an input counts as."""
-
 FEWEST = 8
 """Fewest steps of a day."""
 
@@ -193,9 +190,9 @@ def weekday(seconds: Tensor) -> Tensor:
 
 
 def _masked(parts: list[Tensor], mean: Tensor, spread: Tensor) -> Tensor:
-    """Return relative values, 0 where unknown, and 1 where known."""
+    """Return relative values up to 8 standard deviations, 0 where unknown, and 1 where known."""
     values = torch.cat(parts, dim=-1)
-    relative = ((values - mean.float()) / spread.float()).clamp(-LARGEST, LARGEST)
+    relative = ((values - mean.float()) / spread.float()).clamp(-8.0, 8.0)
     return torch.cat([relative.nan_to_num(0.0), (~values.isnan()).float()], dim=-1)
 
 

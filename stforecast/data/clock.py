@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError, counted, needing
+from data_prep.base.errors import InputError, needing
 from stforecast.data.dates import steps_in
 from stforecast.data.events import Events
 
@@ -22,22 +22,16 @@ if TYPE_CHECKING:
     from stforecast.data.covariates import Covariates
 
 
-def day_slots(
-    local_times: pd.DatetimeIndex, period: int, step: pd.Timedelta | None = None
-) -> np.ndarray:
+def day_slots(local_times: pd.DatetimeIndex, period: int, step: pd.Timedelta) -> np.ndarray:
     """Return the slots of steps since a Monday's local midnight, modulo `period`, `(steps,)`.
 
     With a period of one day, or a part of it, slot 0 is at local midnight; with a period of a week,
-    on Monday at midnight. Changes to and from daylight saving time skip or repeat slots. The length
-    of a step is by default the most common difference of the times.
+    on Monday at midnight. Changes to and from daylight saving time skip or repeat slots.
 
-    >>> day_slots(pd.date_range("2013-11-01 22:00", periods=4, freq="1h"), period=24).tolist()
+    >>> hour = pd.Timedelta("1h")
+    >>> day_slots(pd.date_range("2013-11-01 22:00", periods=4, freq=hour), 24, hour).tolist()
     [22, 23, 0, 1]
     """
-    if step is None:
-        if len(local_times) < 2:
-            raise InputError(f"{counted(len(local_times), 'time step')}; slots need at least two")
-        step = pd.Series(local_times).diff().mode().iloc[0]
     monday = pd.Timestamp("1970-01-05")
     return np.asarray((local_times - monday) // step % period, dtype=np.int64)
 

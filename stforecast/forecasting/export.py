@@ -41,8 +41,6 @@ INPUTS, OUTPUTS = ("history", "clock"), ("forecast", "lower", "upper")
 WEEKS = 5
 """Length of the history of a graph whose windows read the weekly profile, by default."""
 
-OPSET = 17
-
 
 def check_exportable(model: FittedModel) -> TrainedMethod:
     """Return the trained method of a model.
@@ -130,7 +128,7 @@ def export_onnx(model: FittedModel, out: str | os.PathLike[str], n_steps: int = 
         try:
             torch.onnx.export(
                 graph, (history, clock), str(part), input_names=list(INPUTS), dynamo=False,
-                output_names=list(OUTPUTS if graph.bounded else OUTPUTS[:1]), opset_version=OPSET,
+                output_names=list(OUTPUTS if graph.bounded else OUTPUTS[:1]), opset_version=17,
             )  # fmt: skip
         except RuntimeError as e:  # Of `functional_call`, and of operators that ONNX lacks.
             raise _refused(f"torch cannot trace its network ({str(e).splitlines()[0]})") from e

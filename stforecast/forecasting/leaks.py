@@ -25,11 +25,6 @@ from stforecast.forecasting.model import FittedModel
 TOLERANCE = 1e-5
 """Smaller changes, in z-scores, are rounding."""
 
-N_PROBES = 8
-"""Number of windows to test, spread evenly."""
-
-SEED = 0
-
 
 @dataclass(frozen=True)
 class Leak:
@@ -67,9 +62,9 @@ def forecast_leaks(
     spec: WindowSpec,
     calendar: Calendar,
 ) -> list[Leak]:
-    """Find leaks in inputs and forecasts by changing the future of some windows of `starts`."""
-    probes = starts[np.unique(np.linspace(0, len(starts) - 1, N_PROBES).astype(int))]
-    rng = np.random.default_rng(SEED)
+    """Find leaks in inputs and forecasts by changing the future of eight windows of `starts`."""
+    probes = starts[np.unique(np.linspace(0, len(starts) - 1, 8).astype(int))]
+    rng = np.random.default_rng(0)
     leaks = []
     for start in probes:
         altered = series.copy()

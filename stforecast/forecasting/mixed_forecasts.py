@@ -28,9 +28,6 @@ from stforecast.methods.mixing import MixesForecasts
 MOST_CELLS = 300
 """Most cells whose forecasts are mixed with those of the pretrained network, which takes long."""
 
-BYTES_OF_TARGET = 128
-"""Memory that a mixture holds for each target of a cell."""
-
 SHORT = 11.0
 """Days of training at which the pretrained network counts as halfway between few and many."""
 
@@ -80,11 +77,11 @@ class Mixture:
         return known_windows(starts, self.window, calendar.steps_in(WEEK))[0]
 
     def bytes_of_cell(self, starts: np.ndarray, calendar: Calendar) -> int:
-        """Return the memory that the mixture takes for windows of a cell, about."""
+        """Return the memory that the mixture takes for windows of a cell: 128 bytes a target."""
         if not len(starts) or not self.usual_weights(calendar.step):
             return 0
         n_windows = len(self.known_windows(starts, calendar)) + len(starts)
-        return BYTES_OF_TARGET * n_windows * self.window.horizon
+        return 128 * n_windows * self.window.horizon
 
     def mixed(
         self,

@@ -85,9 +85,6 @@ from stforecast.federated.core.tensors import (
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.uploads.robust import RULES
 
-SERVER_SEED = (0, 0, 4)
-"""Key of the server's random numbers, distinct from those of the core and the clients."""
-
 
 @dataclass(frozen=True)
 class DualAttentionOptions(CheckedOptions):
@@ -268,7 +265,8 @@ class DualAttention(FedAvg):
 
         Clients whose sample did not arrive join the largest cluster.
         """
-        seed = generator(int(server["seed"]), *SERVER_SEED).initial_seed()
+        # The key is distinct from those of the core and the clients.
+        seed = generator(int(server["seed"]), 0, 0, 4).initial_seed()
         initial = self.kept(server, "")
         quasi = self.quasi_global(initial, uploads, seed)
         location = uploads.get("location")

@@ -76,9 +76,6 @@ from stforecast.federated.core.state import Clients, Cohort, Participants, Serve
 from stforecast.federated.core.tensors import Batch, Params, Payload, repeated
 from stforecast.federated.core.training import Training
 
-SERVER_SEED = (0, 0, 5)
-"""Key of the server's random numbers, distinct from those of the core and the clients."""
-
 READ = ("rounds", "participation", "full_start", "patience")
 """Settings of training that it reads."""
 
@@ -299,7 +296,8 @@ class FedTrees(Method):
         outputs, n = value.shape[2], self.options.directions
         if not 0 < n < outputs:
             return torch.eye(outputs).to(value)
-        drawn = generator(int(server["seed"]), *SERVER_SEED, len(value))
+        # The key is distinct from those of the core and the clients.
+        drawn = generator(int(server["seed"]), 0, 0, 5, len(value))
         return (torch.randn(outputs, n, generator=drawn) / n**0.5).to(value)
 
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
