@@ -108,7 +108,7 @@ def read_series(
         named = not isinstance(data, pd.DataFrame) and (
             bool(model.preparation) or not is_table(history) or model.service in data
         )
-        series = as_series(data, model.service if named else None, window)
+        series = as_series(data, model.service if named else None, window, model.unread)
         series = dataclasses.replace(series, name=name_of(history))
         if is_table(history) and not (named and model.preparation):
             units = str(getattr(history, "attrs", {}).get("units", model.units))

@@ -40,7 +40,7 @@ from stforecast.forecasting.task import ForecastTask, client_data
 from stforecast.methods import METHODS
 from stforecast.methods.mixing import EXPECTED, EXPERTS, MixesForecasts
 from stforecast.models import build_model
-from stforecast.models.mixed import Mixed
+from stforecast.models.mixed import Mixed, unread_services
 
 BLOCK = 2**26
 """Bytes of the inputs, and of what a mixture holds, of forecasts that are made at a time.
@@ -128,6 +128,15 @@ class TrainedMethod:
     def round(self) -> int:
         """Round of its state."""
         return self.snapshot.round
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Further services of the windows that no client's model reads."""
+        model = self.method.population.model
+        if not isinstance(model, Mixed):
+            return ()
+        present = self.snapshot.clients.buffers[KIND].unique().tolist()
+        return unread_services([model.kinds[kind] for kind in present], self.config.window)
 
     def predict(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         """Forecast `(cells, windows, horizon)`; see `Predictor.predict`."""
