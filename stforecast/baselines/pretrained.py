@@ -40,9 +40,6 @@ NEWEST = torch.arange(1, 25)
 DAYS = torch.arange(1, 8)
 """Days before a target whose readings at its time are inputs, and whose means are."""
 
-WEEKS = torch.tensor([14, 21, 28])
-"""Further days before a target, with fewer readings as inputs."""
-
 FEWEST = 8
 """Fewest steps of a day."""
 
@@ -134,8 +131,8 @@ class Past:
             self._means(days, days + self.day, first),
         ]
         targets, of_target = first + ahead - 1, []
-        # Of other days, also some steps before and after the same time are inputs.
-        for former, beside in ((DAYS, 2), (WEEKS, 1)):
+        # Of other days, also some steps before and after the same time are inputs, fewer of weeks.
+        for former, beside in ((DAYS, 2), (torch.tensor([14, 21, 28]), 1)):
             at = self.clock.before(targets[..., None], former * self.day)
             around = at[..., None] + torch.arange(-beside, beside + 1)
             of_target.append(self._readings(around.flatten(2), first[..., None]))

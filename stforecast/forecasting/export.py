@@ -38,9 +38,6 @@ from stforecast.metrics.interval import pair_coverages
 INPUTS, OUTPUTS = ("history", "clock"), ("forecast", "lower", "upper")
 """Names of the graph's inputs and outputs."""
 
-WEEKS = 5
-"""Length of the history of a graph whose windows read the weekly profile, by default."""
-
 
 def check_exportable(model: FittedModel) -> TrainedMethod:
     """Return the trained method of a model.
@@ -75,11 +72,14 @@ def _refused(reason: str) -> InputError:
 
 
 def fewest_steps(model: FittedModel) -> int:
-    """Return the length of a history by default: what windows, mixture and profile read."""
+    """Return the length of a history by default: what windows, mixture and profile read.
+
+    It is five weeks or more if they read the weekly profile.
+    """
     window, week, predictor = model.config.window, WEEK // model.step, model.latest
     mixed = isinstance(predictor, TrainedMethod) and predictor.mixture.usual_weights(model.step)
     steps = window.reach + (2 * (week + window.horizon) if mixed else 0)
-    return int(max(steps, WEEKS * week if window.n_profile or mixed else 13))
+    return int(max(steps, 5 * week if window.n_profile or mixed else 13))
 
 
 def graph_inputs(model: FittedModel, series: Series, n_steps: int) -> dict[str, np.ndarray]:
@@ -189,7 +189,10 @@ class Graph(nn.Module):
         """Return the forecast, and the bounds if there are any."""
         scaler, n_cells = self.model.scaler, history.shape[1]
         mean, std = (torch.as_tensor(v).expand(n_cells) for v in (scaler.mean, scaler.std))
-        z = (self._believed(history) - mean) / std
+        if scaler.bounds is not None:
+            wild = scaler.bounds.wild(history, at_end=True)
+            history = torch.where(wild, torch.nan, history)
+        z = (history - mean) / std
         wall = self._wall(clock)
         weekly = self._weekly(z, wall) if self.window.n_profile else None
         x, unknown = self._inputs(z, wall, weekly)
@@ -208,12 +211,6 @@ class Graph(nn.Module):
             torch.where(unknown, nothing, (values.T * std + mean).clamp(lower, upper))
             for values in found
         )
-
-    def _believed(self, history: Tensor) -> Tensor:
-        """Return readings with NaN for those that are not believed."""
-        if (bounds := self.model.scaler.bounds) is None:
-            return history
-        return torch.where(bounds.wild(history, at_end=True), torch.nan, history)
 
     def _steps(self, clock: Tensor) -> Tensor:
         """Return steps on the wall clock; what these differ from plain steps is what it moved."""

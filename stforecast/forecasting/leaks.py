@@ -22,9 +22,6 @@ from stforecast.data.windows import input_windows
 from stforecast.forecasting.fit import Predictor
 from stforecast.forecasting.model import FittedModel
 
-TOLERANCE = 1e-5
-"""Smaller changes, in z-scores, are rounding."""
-
 
 @dataclass(frozen=True)
 class Leak:
@@ -81,8 +78,8 @@ def forecast_leaks(
 
 
 def changes_of(what: str, step: int, before: np.ndarray, after: np.ndarray) -> list[Leak]:
-    """Return a leak if the arrays differ by more than rounding, else nothing."""
+    """Return a leak if z-scores differ by more than rounding, else nothing."""
     change = np.abs(np.subtract(before, after, dtype=np.float64))
     change[np.isnan(before) & np.isnan(after)] = 0.0
     largest = float(change.max(initial=0.0))
-    return [] if largest <= TOLERANCE else [Leak(what, step, largest)]
+    return [] if largest <= 1e-5 else [Leak(what, step, largest)]

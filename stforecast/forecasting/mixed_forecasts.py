@@ -28,9 +28,6 @@ from stforecast.methods.mixing import MixesForecasts
 MOST_CELLS = 300
 """Most cells whose forecasts are mixed with those of the pretrained network, which takes long."""
 
-SHORT = 11.0
-"""Days of training at which the pretrained network counts as halfway between few and many."""
-
 
 @dataclass(frozen=True)
 class Mixture:
@@ -148,14 +145,15 @@ def pretrained_weight(horizon: int, step: pd.Timedelta, days: float) -> float:
     """Return the usual weight of the pretrained network after so many days of training.
 
     After few days it is larger, by the cube root of the days ahead: few days tell a method little
-    of others, and its errors on them are small. Chosen on the sets of docs/results/default.md.
+    of others, and its errors on them are small. It is halfway at eleven days. Chosen on the sets of
+    docs/results/default.md.
 
     >>> [round(pretrained_weight(24, pd.Timedelta("1h"), days), 2) for days in (3, 11, 14, 999)]
     [0.95, 0.7, 0.45, 0.45]
     """
     many = 0.1 if horizon == 1 else 0.45
     more = (0.95 - many) * min(1.0, horizon * step / DAY) ** (1 / 3)
-    return many + more * (1 - math.tanh(days - SHORT)) / 2
+    return many + more * (1 - math.tanh(days - 11)) / 2
 
 
 def mixed_levels(experts: Tensor, found: Tensor, weights: Tensor) -> Tensor:

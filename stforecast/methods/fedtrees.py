@@ -76,12 +76,6 @@ from stforecast.federated.core.state import Clients, Cohort, Participants, Serve
 from stforecast.federated.core.tensors import Batch, Params, Payload, repeated
 from stforecast.federated.core.training import Training
 
-READ = ("rounds", "participation", "full_start", "patience")
-"""Settings of training that it reads."""
-
-PRIVATE = ("seed", "parents", "members")
-"""Tensors of the server's state that it does not send."""
-
 
 @dataclass(frozen=True)
 class FedTreesOptions(CheckedOptions):
@@ -124,7 +118,7 @@ class FedTrees(Method):
     )
     views = ("global",)
     sends = Upload(sums="clients", of_samples=True)
-    unread = {"model"} | names_of(Training) - set(READ)
+    unread = {"model"} | names_of(Training) - {"rounds", "participation", "full_start", "patience"}
     Options = FedTreesOptions
     options: FedTreesOptions
     grid: ClassVar[Grid] = {"shrinkage": [0.03, 0.06, 0.1, 0.15, 0.2], "depth": [4, 5]}
@@ -160,8 +154,9 @@ class FedTrees(Method):
 
     def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Return bins, ridge regression, all trees, the level to split and the directions."""
-        public = {name: t for name, t in server.items() if name not in PRIVATE}
-        return repeated(public, len(to.ids))
+        kept = ("seed", "parents", "members")
+        sent = {name: t for name, t in server.items() if name not in kept}
+        return repeated(sent, len(to.ids))
 
     @torch.no_grad()
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
