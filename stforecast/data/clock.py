@@ -102,6 +102,31 @@ class Calendar:
         found = plain + self.shifts(steps) - self.shifts(plain)
         return np.where(found < 0, plain, found)
 
+    def on_wall_clock(self, y: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """Order the targets of windows by the wall clock, as a model learns them.
+
+        Entry j becomes the target j steps after the first one on the wall clock. It differs from
+        target j only if daylight saving time changes between them: an hour that the clock shows
+        twice is there once, and the one before an hour that it skips is there twice. A target
+        beyond the window is replaced by its last one. The targets `(cells, windows, horizon)` may
+        have a further axis.
+        """
+        return self._reordered(y, starts, -1)
+
+    def off_wall_clock(self, y_hat: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """Order forecasts by steps; arguments as `on_wall_clock`, which it reverses."""
+        return self._reordered(y_hat, starts, 1)
+
+    def _reordered(self, values: np.ndarray, starts: np.ndarray, way: int) -> np.ndarray:
+        horizon = values.shape[2]
+        first, ahead = np.asarray(starts)[:, None], np.arange(horizon)
+        moved = self.shifts(first + ahead) - self.shifts(first)
+        if not moved.any():
+            return values
+        entries = (ahead + way * moved).clip(0, horizon - 1)
+        entries = entries.reshape(1, *moved.shape, *[1] * (values.ndim - 3))
+        return np.take_along_axis(values, entries, 2)
+
     def time(self, step: int) -> pd.Timestamp:
         """Return the time of a step on the series' clock; it may lie beyond the series."""
         return self.start + step * self.step

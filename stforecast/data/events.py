@@ -116,7 +116,8 @@ class Events:
     def inputs(self, starts: np.ndarray, horizon: int, calendar: Calendar) -> np.ndarray:
         """Return the share of each target step that events of each kind take, times their scale.
 
-        Its shape is `(cells, windows, horizon, kinds)`, float32.
+        Targets are in the order of the wall clock. Its shape is `(cells, windows, horizon, kinds)`,
+        float32.
         """
         first = int(starts.min()) if len(starts) else 0
         steps = starts[:, None] + np.arange(horizon) - first
@@ -124,7 +125,7 @@ class Events:
         shares = self.shares(calendar.time(first), calendar.step, n_steps)
         if self.scale is not None:
             shares *= self.scale.astype(np.float32)
-        return shares[:, steps]
+        return calendar.on_wall_clock(shares[:, steps], starts)
 
     def fit_scale(self, calendar: Calendar, learned: slice, data: str) -> np.ndarray:
         """Return `scale`, fitted on the steps of the targets of the training part.

@@ -20,7 +20,7 @@ from stforecast.data.clock import Calendar
 from stforecast.data.dates import DAY, WEEK
 from stforecast.data.weekly_profile import at_targets
 from stforecast.data.window_spec import WindowSpec
-from stforecast.data.windows import History, on_wall_clock, training_targets
+from stforecast.data.windows import History, training_targets
 from stforecast.federated.core.method import Method
 from stforecast.forecasting.mixture import NEWEST, Usual, Windows, known_windows, mixed
 from stforecast.methods.mixing import MixesForecasts
@@ -116,7 +116,7 @@ class Mixture:
             others.append(forecasts(past, first, horizon))
         others.append(anchors(series, first, horizon, "change", calendar))
         changes = [without_anchors(of, series, first, window.target, calendar) for of in others]
-        changes = [on_wall_clock(np.nan_to_num(of), first, calendar) for of in changes]
+        changes = [calendar.on_wall_clock(np.nan_to_num(of), first) for of in changes]
         # Targets of the latest windows whose errors are known in part are beyond the series.
         beyond = np.full((horizon, series.shape[1]), np.nan, series.dtype)
         of_targets = np.concatenate([series if observed is None else observed, beyond])
@@ -127,7 +127,7 @@ class Mixture:
         if plain is not None:
             moved = (own - plain).reshape(*own.shape[:2], *shape)[..., middle].mean(2)
             changes[:-1] = [change + moved for change in changes[:-1]]
-        steps = on_wall_clock(targets[None], first, calendar)[0]
+        steps = calendar.on_wall_clock(targets[None], first)[0]
         found, weights = mixed(
             [*experts[..., middle].unbind(2), *(torch.from_numpy(of) for of in changes)],
             self.usual_weights(calendar.step),
