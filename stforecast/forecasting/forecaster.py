@@ -348,7 +348,7 @@ class Forecaster(Estimator):
     def sample_paths(
         self,
         history: Data | Series | None = None,
-        n: int = 100,
+        n: int | None = 100,
         steps: int | None = None,
         *,
         limits: tuple[float, float] | None = None,
@@ -361,7 +361,7 @@ class Forecaster(Estimator):
 
         Args:
             history: as for `predict`.
-            n: number of paths.
+            n: number of paths; None for one of each tested forecast.
             steps: as for `predict`, at most the model's horizon.
             limits: as for `predict`.
             events: as for `predict`.

@@ -119,18 +119,20 @@ class Groups:
         return {name: own.get(name, own.get(level, total)) for name, level, total in rows}
 
 
-def read_groups(text: str, series: Series) -> Groups:
+def read_groups(text: str, series: Series, *, percent: bool = False) -> Groups:
     """Return the groups of a series' cells, by a table of members or by columns of the cube.
 
     Args:
         text: a CSV file with a column `cell` and one for each level, or names of columns of the
             cube, separated by commas. Cells of the file that the series has not are ignored.
         series: the series to forecast.
+        percent: whether to accept loads in %, whose sums mean nothing.
 
     Raises:
         InputError: if a cell has no group on a level, or sums of the service mean nothing.
     """
-    check_adds_up(series.service, series.units)
+    if not (percent and series.units == "%"):
+        check_adds_up(series.service, series.units)
     columns = _of_file(Path(text), series) if text.endswith(".csv") else _of_cube(text, series)
     for level, texts in columns.items():
         if lost := [c for c, name in zip(series.cells, texts, strict=True) if not name]:
