@@ -267,7 +267,7 @@ def _check_asked(cube: Path, asked: Asked, settings: Mapping[str, Any], method: 
     if asked.limit is not None:
         cells = pd.DataFrame(columns=series.cells)
         cells.attrs = {"service": series.service, "units": series.units}
-        cell_limits(asked.limit, cells, tuple(limits))
+        cell_limits(asked.limit, cells, (limits.lower, limits.upper))
 
 
 def _look_ahead(

@@ -69,7 +69,7 @@ class Explanation:
         return [
             {
                 "part": str(name),
-                "adds": four_digits(value, "+"),
+                "adds": four_digits(float(value), "+"),
                 "bar": ("█" if value > 0 else "░") * round(BAR * abs(value) / most),
             }
             for name, value in parts.items()

@@ -275,14 +275,14 @@ def chance_column(table: pd.DataFrame) -> str | None:
 def by_urgency(table: pd.DataFrame, side: Side) -> pd.DataFrame:
     """Sort cells of a `plan` with a threshold: the most probable to pass it come first.
 
-    Of cells of one probability in tenths of a per cent, of which many may have 100 %, those that are
+    Of cells of one probability in whole per cent, of which many may have 100 %, those that are
     expected beyond it for longest come first, then those furthest beyond it; cells without any of
     these come last.
     """
     keys = {"headroom": table["headroom"]}
     if (name := chance_column(table)) is not None:
         expected = table[f"expected_steps_{side.beyond}"]
-        keys = {"chance": -table[name].round(3), "expected": -expected.round(1)} | keys
+        keys = {"chance": -table[name].round(2), "expected": -expected.round(1)} | keys
     return table.loc[pd.DataFrame(keys).sort_values(list(keys), kind="stable").index]
 
 
