@@ -69,10 +69,10 @@ class Explanation:
         return [
             {
                 "part": str(name),
-                "adds": four_digits(float(value), "+"),
+                "adds": four_digits(value, "+"),
                 "bar": ("█" if value > 0 else "░") * round(BAR * abs(value) / most),
             }
-            for name, value in parts.items()
+            for name, value in parts.to_dict().items()
         ]
 
     def words(self, time: pd.Timestamp) -> str:
