@@ -59,11 +59,7 @@ def sample_paths(
         raise InputError("the tested forecasts have no bounds; train with intervals")
     most, horizon = tested.sizes["time"], tested.sizes["horizon"]
     n = most if n is None else n
-    if not 2 <= n <= most:
-        raise InputError(
-            f"paths is {n}; each takes the errors of one of {most} tested forecasts, so give 2 to "
-            f"{most}"
-        )
+    check_number(n, most)
     if len(forecast) > horizon:
         raise InputError(
             f"paths of {len(forecast)} steps: forecasts were tested, and have bounds, for {horizon}"
@@ -87,6 +83,15 @@ def sample_paths(
         name=str(forecast.attrs["service"]),
         attrs={"units": forecast.attrs["units"], **{k: v for k, v in about.items() if v}},
     )
+
+
+def check_number(n: int, most: int) -> None:
+    """Refuse a number of paths above the number of tested forecasts, or below 2."""
+    if not 2 <= n <= most:
+        raise InputError(
+            f"paths is {n}; each takes the errors of one of {most} tested forecasts, so give 2 to "
+            f"{most}"
+        )
 
 
 def write_paths(paths: xr.DataArray, path: Path) -> Path:
