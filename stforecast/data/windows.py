@@ -30,7 +30,7 @@ from data_prep.base.limits import check_size
 from stforecast.data.anchors import LEVEL, without_anchors
 from stforecast.data.clock import Calendar, calendar_inputs, holiday_inputs
 from stforecast.data.dates import DAY, WEEK
-from stforecast.data.weekly_profile import WeeklyProfile
+from stforecast.data.weekly_profile import WeeklyProfile, fill_forward
 from stforecast.data.window_spec import MARGIN, Impute, WindowSpec
 
 IMPUTE = get_args(Impute)
@@ -53,9 +53,9 @@ def impute(
         raise choose("impute", how, IMPUTE)
     if how == "none":
         return series
-    table = pd.DataFrame(series)
     if how in ("ffill", "newest"):  # Only a window knows its newest input.
-        return table.ffill().to_numpy()
+        return fill_forward(series)
+    table = pd.DataFrame(series)
     return table.groupby((np.arange(len(series)) + shifts) % steps_per_week).ffill().to_numpy()
 
 
@@ -181,11 +181,13 @@ def fill_gaps(
         # The first hour of a gap has the last reading, the rest the weekly profile, moved by the
         # mean distance to it in the week before. A time of the week that was never observed has
         # the last reading, too.
-        table = pd.DataFrame(series)
+        gaps, found = np.flatnonzero(np.isnan(series).any(axis=0)), series.copy()
+        table, own = pd.DataFrame(series[:, gaps]), profile.of_cells(gaps)
         recent = table.ffill(limit=max(1, RECENT // calendar.step))
-        usual = profile.profile[:, : len(series)].T
-        usual = np.where(usual == 0.0, np.nan, usual + profile.anomalies[..., -1].T)
-        return recent.fillna(pd.DataFrame(usual)).fillna(table.ffill()).to_numpy()
+        usual = own.profile[:, : len(series)].T
+        usual = np.where(usual == 0.0, np.nan, usual + own.anomalies[..., -1].T)
+        found[:, gaps] = recent.fillna(pd.DataFrame(usual)).fillna(table.ffill()).to_numpy()
+        return found
     if calendar is None or spec.impute != "last-week":
         return impute(series, spec.impute)
     shifts = calendar.shifts(np.arange(len(series)))
