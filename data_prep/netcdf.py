@@ -177,11 +177,9 @@ def dump_blocks(
     dump(like.drop_vars([*chunks]), target)
     target.attrs.pop("coordinates", None)  # xarray names them here when no variable can
     for name, shape in chunks.items():  # Create them empty, as xarray writes them.
-        packing: dict[str, Any] = {}
-        if packed:
-            plain = name in overlapping
-            level = 4 if plain else 1
-            packing = {"compression": "gzip", "compression_opts": level, "shuffle": not plain}
+        plain = name in overlapping
+        level = {"compression_opts": 4 if plain else 1, "shuffle": not plain}
+        packing = {"compression": "gzip", **level} if packed else {}
         variable = target.create_variable(
             name, like[name].dims, "f8", chunks=shape, fillvalue=np.nan, fletcher32=True, **packing
         )

@@ -24,9 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-"""Characters that a terminal obeys instead of showing them, except ends of lines and tabs."""
-
 
 def escaped(text: str) -> str:
     r"""Return a text whose control characters are escaped: names and units may come from anybody.
@@ -34,7 +31,9 @@ def escaped(text: str) -> str:
     >>> print(escaped("MB\x1b[2J\n"), end="")
     MB\x1b[2J
     """
-    return CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+    # A terminal obeys these instead of showing them; ends of lines and tabs are kept.
+    control = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
+    return re.sub(control, lambda found: ascii(found[0])[1:-1], text)
 
 
 def plain(text: str, most: int = 4_000) -> str:

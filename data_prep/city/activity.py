@@ -179,8 +179,7 @@ def _scales(kinds: np.ndarray, preset: Preset, rng: np.random.Generator) -> np.n
     hourly = low * (high / low) ** rng.permutation(np.linspace(0, 1, n_cells))
     of_noise = math.exp((preset.shared**2 + preset.slow**2 + preset.fast**2) / 2)  # Its mean.
     means = np.array([np.mean(KINDS[k].week()) for k in kinds])
-    result: np.ndarray = hourly / PER_HOUR / means / of_noise
-    return result
+    return np.asarray(hourly / PER_HOUR / means / of_noise)
 
 
 def weekly(values: tuple[float, ...], hours: np.ndarray) -> np.ndarray:
@@ -190,5 +189,4 @@ def weekly(values: tuple[float, ...], hours: np.ndarray) -> np.ndarray:
     closed = np.array(values)[np.arange(-2, len(values) + 3) % len(values)]
     from scipy.interpolate import PchipInterpolator  # slow to import
 
-    result: np.ndarray = PchipInterpolator(around, closed)(hours)
-    return result
+    return np.asarray(PchipInterpolator(around, closed)(hours))

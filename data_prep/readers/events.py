@@ -28,13 +28,8 @@ from data_prep.readers.units import is_service
 COUNT = "count"
 """Name of the number of records of a step and cell."""
 
-END = r"(?i)^(end(ed)?|stop|to|dest(ination)?|drop-?off|do)[_ ]*(?=.{2})"
-"""Begin of a name of what belongs to the end of a trip."""
-
-END_TIME = r"(?i)(^|[^a-z])(end|ended|stop|finish|finished|drop-?off|release|ende|fin)([^a-z]|$)"
 DURATION = r"(?i:duration|dauer|durée|duracion|holding.?time|trip.?(seconds|time)|elapsed)"
-AMOUNT = r"(?i:fare|cost|price|amount|distance|miles|km|weight|length|tip|toll|total)"
-"""Patterns of names of the end, of the length and of amounts of an event."""
+"""Pattern of names of the length of an event."""
 
 log = StepLog("layout")
 
@@ -102,7 +97,8 @@ def _is_place(column: str) -> bool:
     >>> [_is_place(c) for c in ("end_station_id", "Pickup Centroid Latitude", "start_lat", "Fare")]
     [True, True, True, False]
     """
-    bare = re.sub(END, "", re.sub(START, "", column))
+    end = r"(?i)^(end(ed)?|stop|to|dest(ination)?|drop-?off|do)[_ ]*(?=.{2})"
+    bare = re.sub(end, "", re.sub(START, "", column))
     of_trip = bare != column and bool(named([bare], CELLS | AREAS))
     return (
         of_trip or re.search(r"(?i)(^|[_ ])(lat|lon|lng|latitude|longitude)$", column) is not None
@@ -124,7 +120,8 @@ def ask_for_events(error: InputError, table: Table, cell: str) -> InputError | N
     unnamed = cell == CELL and (cell not in table or table.kind == "services")
     cells = cells_of_events(table) if unnamed else []
     others = [c for c in table.names if c not in table.cells and not _is_place(c)]
-    amounts = [c for c in others if is_service(c) or re.search(rf"{DURATION}|{AMOUNT}", c)]
+    sizes = r"(?i:fare|cost|price|amount|distance|miles|km|weight|length|tip|toll|total)"
+    amounts = [c for c in others if is_service(c) or re.search(rf"{DURATION}|{sizes}", c)]
     numbers = any(table[c].dtype.is_numeric() for c in amounts)
     total = Words(", add up their values with {resample:1h} {agg:total}") if numbers else ""
     which: list[str | Words] = []
@@ -142,6 +139,7 @@ def ask_for_events(error: InputError, table: Table, cell: str) -> InputError | N
 
 def _sign_of_event(table: Table) -> str:
     """Return what shows that each row is an event: its own id, its end, or how long it lasts."""
+    ends = r"(?i)(^|[^a-z])(end|ended|stop|finish|finished|drop-?off|release|ende|fin)([^a-z]|$)"
     for c in (c for c in table.names if c != table.time):
         column = table[c]
         if re.search(r"(?i)(^|[^a-z])event", c) and 1 < 10 * n_known(column) <= len(table):
@@ -151,7 +149,7 @@ def _sign_of_event(table: Table) -> str:
             return f"each has its own {c!r}"
         if re.search(DURATION, c) and column.dtype.is_numeric() and n_known(column) > 1:
             return f"each has a {c!r}"
-        if re.search(END_TIME, c) and _lasts_differ(table[table.time], column):
+        if re.search(ends, c) and _lasts_differ(table[table.time], column):
             return f"each has its own {c!r}"
     return ""
 

@@ -29,7 +29,6 @@ FEATURES = (".geojson", ".geojson.gz", ".gpkg")
 OUTLINE = "outline"
 """Name of the column of outlines."""
 
-MAX_BYTES = 2**28
 DEGREES = {"4326", "4979", "CRS84", "4258"}
 
 Rings = list[np.ndarray]
@@ -48,12 +47,17 @@ def read_features(path: Path) -> tuple[pd.DataFrame, Origin, str | None]:
     if not path.is_file():
         raise no_file(path, "places", "give a .geojson or .gpkg file")
     if path.suffix.lower() == ".gpkg":
-        with reading(path.name, "as GeoPackage", REMEDY), closing(_open(path)) as base:
+        uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
+        with (
+            reading(path.name, "as GeoPackage", REMEDY),
+            closing(sqlite3.connect(uri, uri=True)) as base,
+        ):
+            base.execute("PRAGMA trusted_schema = OFF")  # Its schema cannot call functions.
             rows, crs = _read_geopackage(base, path)
     else:
         with reading(path.name, "as GeoJSON", REMEDY):
             opener = gzip.open if path.suffix.lower() == ".gz" else open
-            content = json.loads(read_bounded(path, MAX_BYTES, opener))
+            content = json.loads(read_bounded(path, 2**28, opener))
             rows = [_feature(f) for f in content["features"]]
             # Before 2016, a file could name its system.
             system = str(content.get("crs", {}).get("properties", {}).get("name", "4326"))
@@ -160,13 +164,6 @@ def centroid(rings: Rings) -> tuple[float, float]:
         raise ZeroDivisionError("no area")
     x, y = origin + moment / (3 * area)
     return float(x), float(y)
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    """Open a database for reading only, whose schema cannot call functions."""
-    base = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
-    base.execute("PRAGMA trusted_schema = OFF")
-    return base
 
 
 def _read_geopackage(base: sqlite3.Connection, path: Path) -> tuple[list[Row], str | None]:

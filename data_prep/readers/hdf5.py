@@ -106,8 +106,7 @@ def check_array(item: h5py.Dataset, origin: object, cost: int = NUMBER) -> None:
 def read_array(item: h5py.Dataset, origin: object, cost: int = NUMBER) -> np.ndarray:
     """Read all values of a data set."""
     check_array(item, origin, cost)
-    result: np.ndarray = item[()]
-    return result
+    return np.asarray(item[()])
 
 
 def holds_frame(path: Path) -> bool:

@@ -145,10 +145,6 @@ def _refuse_unread(table: Table, options: TableOptions) -> None:
         raise InputError(f"{name} has no use for sheet {options.sheet!r}: ", remedy)
 
 
-MANY = 8
-"""Number of columns of one kind from which they are certainly cells."""
-
-
 def _of_wide(columns: list[str], ids: Sequence[str], table: Table) -> tuple[str, str]:
     """Return the kind of a table without cells and why, if its columns leave no doubt.
 
@@ -163,7 +159,7 @@ def _of_wide(columns: list[str], ids: Sequence[str], table: Table) -> tuple[str,
     numbers = (np.abs(as_numbers(table[c]).drop_nulls().to_numpy()) for c in columns)
     sizes = [float(np.median(n[n > 0])) for n in numbers if (n > 0).any()]
     apart = bool(sizes) and max(sizes) > 1e6 * min(sizes)  # Too far for cells of one quantity.
-    if n >= MANY and (alike or share < 1 / 3) and not apart:
+    if n >= 8 and (alike or share < 1 / 3) and not apart:
         why = "alike but for numbers" if alike else "none" if share == 0 else "few"
         return "wide", why if alike else f"many beside one of times, {why} named like a quantity"
     if n <= 12 and share > 2 / 3 and not alike:

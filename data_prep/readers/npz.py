@@ -18,9 +18,6 @@ from numpy.lib import format as npy
 from data_prep.base.errors import InputError, reading
 from data_prep.base.limits import check_expansion
 
-HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-"""Readers of the header, for the versions of the `.npy` format that plain arrays use."""
-
 
 @dataclass(frozen=True)
 class Header:
@@ -83,7 +80,9 @@ def _read_header(z: zipfile.ZipFile, member: str, path: Path) -> Header:
 
 def _header_of(file: IO[bytes], n_bytes: int, member: str, path: Path) -> Header:
     """Read the header of a `.npy` file of `n_bytes`; check that its values are the rest of it."""
-    shape, _, dtype = HEADERS[npy.read_magic(file)](file)
+    # Plain arrays use these versions of the format.
+    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    shape, _, dtype = readers[npy.read_magic(file)](file)
     left = n_bytes - file.tell()
     if dtype.hasobject:
         raise InputError(

@@ -208,13 +208,6 @@ def _place(ds: xr.Dataset, sites: pd.DataFrame, crs: str | None, origin: Origin)
     return with_places(ds, x, y)
 
 
-DEGREES = (
-    r"""^\s*([+-]?)(\d+(?:[.,]\d+)?)\s*(?:°\s*(?:(\d+(?:[.,]\d+)?)\s*['′])?"""
-    r"""\s*(?:(\d+(?:[.,]\d+)?)\s*["″])?)?\s*([NSEWO]?)\s*$"""
-)
-"""Pattern of degrees: 9.2, 9°06', 9.2W."""
-
-
 def _coordinates(column: pd.Series, origin: Origin) -> np.ndarray:
     """Return coordinates as `(cells,)` numbers, NaN where empty; texts may be degrees.
 
@@ -223,7 +216,11 @@ def _coordinates(column: pd.Series, origin: Origin) -> np.ndarray:
     """
     if types.is_numeric_dtype(column):
         return column.to_numpy(dtype=np.float64, na_value=np.nan)
-    parts = column.astype(object).str.extract(DEGREES)
+    degrees = (
+        r"""^\s*([+-]?)(\d+(?:[.,]\d+)?)\s*(?:°\s*(?:(\d+(?:[.,]\d+)?)\s*['′])?"""
+        r"""\s*(?:(\d+(?:[.,]\d+)?)\s*["″])?)?\s*([NSEWO]?)\s*$"""
+    )
+    parts = column.astype(object).str.extract(degrees)
     numbers = parts[[1, 2, 3]].apply(lambda p: p.str.replace(",", ".").astype(float))
     if (wrong := column.notna() & numbers[1].isna()).any():
         raise InputError(

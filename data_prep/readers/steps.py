@@ -225,7 +225,9 @@ class _Rows:
         shape, options, origin = (len(axis.steps), len(self.cells)), self.options, self.origin
         size = shape[0] if self.cell_at is None else math.prod(shape)
         resampling, cube = options.resampling, {}
-        rows, record = _records(same)
+        rows = record = np.arange(len(same))
+        if _first_repeat(same) is not None:
+            _, rows, record = np.unique(same, return_index=True, return_inverse=True)
         repeated = len(rows) < len(same)
         places = slots[rows] if repeated else slots
         for name, values in self._values():
@@ -351,13 +353,6 @@ def _first_repeat(at: np.ndarray) -> tuple[int, int] | None:
     return int(order[repeats[0]]), int(order[repeats[0] + 1])
 
 
-def _records(same: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first row of each record, and each row's record; equal numbers are one record."""
-    if _first_repeat(same) is None:
-        return (rows := np.arange(len(same))), rows
-    return np.unique(same, return_index=True, return_inverse=True)[1:]
-
-
 def _place(
     values: np.ndarray,
     at: np.ndarray,
@@ -386,8 +381,7 @@ def _place(
 
 def _seen(values: np.ndarray, options: TableOptions) -> np.ndarray:
     """Return which values were recorded, in their shape."""
-    result: np.ndarray = ~np.isnan(values) & ((values != 0) | (not options.zero_is_missing))
-    return result
+    return np.asarray(~np.isnan(values) & ((values != 0) | (not options.zero_is_missing)))
 
 
 def _split(cell_at: np.ndarray, n_cells: int) -> list[np.ndarray]:

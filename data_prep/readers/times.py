@@ -390,12 +390,14 @@ def _to_even(gaps: np.ndarray, uneven: np.ndarray, length: pd.Timedelta) -> tupl
     """Return advice on gaps between times if some are no multiple of a usual length."""
     rest = gaps[uneven] % length.to_timedelta64()
     off = np.minimum(rest, length.to_timedelta64() - rest).max()
-    is_close = off <= LATE * length
+    is_close = off <= 0.1 * length  # So late or early may times be, as those of a poll.
     step = length if len(uneven) <= len(gaps) / 4 else longer_step(gaps, length)
+    seconds = (1, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800)
+    usual = [pd.Timedelta(seconds=n) for n in (*seconds, *(3600 * h for h in (1, 2, 3, 6, 12, 24)))]
     resample = Words(
         "put the records into even steps with {resample} {agg:mean} if they are levels, {agg:sum} "
         "if they are counts, {agg:count} if each row is an event",
-        resample=frequency(min(USUAL, key=lambda s: abs(s - length)) if is_close else step),
+        resample=frequency(min(usual, key=lambda s: abs(s - length)) if is_close else step),
     )
     if length % pd.Timedelta("1D") or off > pd.Timedelta("1h"):
         return (resample,)
@@ -408,16 +410,6 @@ def longer_step(gaps: np.ndarray, length: pd.Timedelta) -> pd.Timedelta:
     least = 10 * pd.Timedelta(np.median(gaps))
     usual = (pd.Timedelta(step) for step in ("1min", "5min", "15min", "1h", "1D"))
     return next((step for step in usual if step >= least), length)
-
-
-USUAL = (
-    *map(pd.Timedelta, ("1s", "5s", "10s", "15s", "30s", "1min", "2min", "5min", "10min", "15min")),
-    *map(pd.Timedelta, ("30min", "1h", "2h", "3h", "6h", "12h", "1D")),
-)
-"""Usual lengths of steps."""
-
-LATE = 0.1
-"""Share of a step by which times of even steps may be late or early, as those of a poll."""
 
 
 def usual_step(unique: pd.DatetimeIndex) -> pd.Timedelta:

@@ -65,9 +65,6 @@ def usual(unit: str) -> str:
     return canonical(unit) or unit
 
 
-UNITS_OF_SPEED = frozenset({"mile/hour", "mile/h", "mph", "km/h", "kph", "m/s"})
-"""Units of road traffic's speed, which is low when roads are busy."""
-
 PREFIXES = {"": 1.0} | {
     prefix + binary: (1024.0 if binary else 1000.0) ** (i + 1)
     for i, prefix in enumerate("kMGTP")
@@ -158,7 +155,8 @@ def is_speed(name: str, unit: str) -> bool:
     (True, True, False)
     """
     named_so = re.search(r"(?i)speed|geschwindigkeit|vitesse|^v_(kfz|pkw|lkw)", name)
-    return unit in UNITS_OF_SPEED or (unit == "1" and named_so is not None)
+    of_speed = unit in ("mile/hour", "mile/h", "mph", "km/h", "kph", "m/s")
+    return of_speed or (unit == "1" and named_so is not None)
 
 
 def is_level(name: str, unit: str) -> bool:

@@ -115,12 +115,6 @@ FORMATS = (".pdf", ".png", ".svg")
 _saving = threading.Lock()
 
 
-def check_width(width: float) -> None:
-    """Refuse a figure that is too narrow or too wide."""
-    if not 1 <= width <= 100:
-        raise InputError(f"width is {width}; give 1 to 100 inches")
-
-
 def panels(
     width: float,
     height: float,
@@ -141,7 +135,8 @@ def panels(
         axes = _divided(current(), n, n_columns, shared, height_ratios)
         # The user's own figure may be of any type.
         return axes[0].get_figure(), _styled(axes)  # type: ignore[return-value]
-    check_width(width)
+    if not 1 <= width <= 100:
+        raise InputError(f"width is {width}; give 1 to 100 inches")
     fig = PlainFigure(figsize=(width, height * n_rows), layout="constrained")
     grid = fig.subplots(n_rows, n_columns, squeeze=False, height_ratios=height_ratios, **shared)
     axes = list(grid.flat)

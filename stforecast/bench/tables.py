@@ -190,9 +190,6 @@ def left_out(name: str, runs: Iterable[pd.DataFrame]) -> str:
     )
 
 
-MADE_WITH = ("commit", "processor", "threads")
-"""Facts of `run.json` on the code and the machine."""
-
 POOLED_MARK = "†"
 """Mark of rows that pooled the data of all clients."""
 
@@ -285,13 +282,13 @@ def facts_to_repeat(runs: Sequence[Run]) -> dict[str, str]:
     """Return what is needed to repeat the runs, and when and where this was written."""
     abouts = [run.about for run in runs]
     rounds = {a["settings"]["rounds"] for a in abouts if a.get("federated", True)}
-    seconds = sum(about["seconds"] for about in abouts)
+    seconds, of_machine = sum(a["seconds"] for a in abouts), ("commit", "processor", "threads")
     found = {
         "written": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
         "rounds": ", ".join(map(str, sorted(rounds))),
         "seeds": _seeds(runs),
         "versions": versions_of(runs),
-        **{n: _listed({a["made_with"][n] for a in abouts if "made_with" in a}) for n in MADE_WITH},
+        **{n: _listed({a["made_with"][n] for a in abouts if "made_with" in a}) for n in of_machine},
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}",
         "data": "; ".join(dict.fromkeys(filter(None, map(_data_of, abouts)))),
         "runs": f"{len(runs)}, {seconds / 60:.1f} minutes in total",

@@ -121,9 +121,6 @@ _OF_62_DAYS = MappingProxyType(
 )
 """The last 18 of 62 days: each hour from the hour before, and each day from the midnight before."""
 
-_OF_SPLIT = MappingProxyType({"hour": Task((3, 6, 12), 27430, 1, 6831)})
-"""BasicTS's test part: windows of 12 + 12 steps in the last fifth of 34,272 steps."""
-
 _SCORES = ("mse", "mae", "pinball")
 
 PROTOCOLS = {
@@ -141,8 +138,9 @@ PROTOCOLS = {
             "milan10000", "internet", (1488, 10_000), _OF_62_DAYS, _SCORES,
             Words("stforecast prepare milan {raw:raw/} {step:1h} {out:milan10000.nc}"),
         ),
-        Protocol(
-            "metr-la", "speed", (34_272, 207), _OF_SPLIT, ("raw_mae", "raw_rmse", "raw_mape"),
+        Protocol(  # BasicTS's test part: windows of 12 + 12 in the last fifth of the steps.
+            "metr-la", "speed", (34_272, 207), {"hour": Task((3, 6, 12), 27430, 1, 6831)},
+            ("raw_mae", "raw_rmse", "raw_mape"),
             Words("stforecast prepare metr-la {raw:metr-la.h5} {out:metr-la.nc}"),
             by_step=True,
         ),

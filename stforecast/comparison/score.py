@@ -260,7 +260,7 @@ def tabulate_scores(
     for task, some in sums.groupby("task", sort=False):
         cells: dict[str, dict[str, str]] = {name: {"method": name} for name in some["method"]}
         for (metric, step), part in some.groupby(["metric", "step"], sort=False):
-            head = _head(str(metric), str(step))
+            head = str(metric) if step == ALL else f"{metric}, step {step}"
             for name, own in part.groupby("method", sort=False):
                 sums_of_all = (own[[n]].to_numpy().sum(axis=0) for n in ("total", "weight"))
                 (value,) = _metric(str(metric)).finalise(*sums_of_all)
@@ -292,10 +292,6 @@ def legend(sums: pd.DataFrame, protocol: Protocol) -> str:
         "target. p: of a test that swaps two rows' errors day by day, with Holm's correction. A "
         "difference is significant only if both the interval and p say so."
     )
-
-
-def _head(metric: str, step: str) -> str:
-    return metric if step == ALL else f"{metric}, step {step}"
 
 
 def _errors(part: pd.DataFrame) -> dict[str, ErrorSums]:

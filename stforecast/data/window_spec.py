@@ -265,6 +265,11 @@ class WindowSpec(CheckedOptions):
         """Values of `extra_lags`, in steps."""
         return tuple(lag for text in self._lag_texts() for lag in _lag_range(text))
 
+    @property
+    def all_lags(self) -> tuple[int, ...]:
+        """Steps back of all readings, in input order: `lags`, then `further_lags`."""
+        return (*self.lags, *self.further_lags)
+
     def _lag_texts(self) -> list[str]:
         if self.extra_lags in ("", AUTO, AUTO_DAYS):
             return []

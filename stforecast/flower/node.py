@@ -6,7 +6,8 @@ the federation; the server cannot change it:
     data            path of the cube, or of the images: a folder or a NumPy file
     first-client    number of its first client in the whole federation, from 0
     out             folder for the clients' state and results; by default beside the data
-    model           model of its clients, one of the federation's; by default they take turns
+    model           model of its clients, one of the federation's, maybe with other inputs; by
+                    default they take turns
     require-secure-aggregation      true: refuse runs whose server learns more than sums
     allow-disclosure                true: take part also where others can compute the readings
 

@@ -31,7 +31,9 @@ class NodeSettings:
         first_client: number of this node's first client in the whole federation, counted from 0.
         out: folder for the clients' state and results; by default beside the data.
         model: model of this node's clients, one of those that the federation names, such as
-            "mlp:hidden_size=16"; by default its clients take turns at them.
+            "mlp:hidden_size=16"; by default its clients take turns at them. It may read other
+            services than they do, as in "mlp:hidden_size=16:inputs=call" or with inputs=none; data
+            need no service that it does not read.
         root_certificates: certificate of the authority that signed the server's certificate; by
             default those of the system.
         key: private key of this node (P-384), whose public half is registered.

@@ -258,8 +258,7 @@ class Graph(nn.Module):
 
     def _sources(self, starts: Tensor, local: Tensor) -> Tensor:
         """Return the steps that lags read, as `source_steps`."""
-        window = self.window
-        lags = torch.tensor((*window.lags, *window.further_lags))
+        window, lags = self.window, torch.tensor(self.window.all_lags)
         first, plain = starts[:, None], starts[:, None] - lags
         shortest = max(window.closeness, self.day - window.horizon - 2)
         moved = torch.minimum(self._before(first, lags, local), first - 1)

@@ -18,9 +18,9 @@ from stforecast.baselines.pretrained import Past, WallClock, forecasts, suits
 from stforecast.data.anchors import anchors, without_anchors
 from stforecast.data.clock import Calendar
 from stforecast.data.dates import DAY, WEEK
-from stforecast.data.weekly_profile import WeeklyProfile, at_targets
+from stforecast.data.weekly_profile import at_targets
 from stforecast.data.window_spec import WindowSpec
-from stforecast.data.windows import on_wall_clock, training_targets
+from stforecast.data.windows import History, on_wall_clock, training_targets
 from stforecast.federated.core.method import Method
 from stforecast.forecasting.mixture import NEWEST, Usual, Windows, known_windows, mixed
 from stforecast.methods.mixing import MixesForecasts
@@ -90,10 +90,8 @@ class Mixture:
         self,
         known: np.ndarray,
         outputs: np.ndarray,
-        series: np.ndarray,
+        history: History,
         starts: np.ndarray,
-        calendar: Calendar,
-        profile: WeeklyProfile | None,
         plain: np.ndarray | None = None,
         observed: np.ndarray | None = None,
     ) -> np.ndarray:
@@ -103,10 +101,8 @@ class Mixture:
             known: `(cells, known windows, experts * horizon * levels)` its outputs for the
                 `known_windows`.
             outputs: `(cells, windows, experts * horizon * levels)`.
-            series: `(steps, cells)`, z-scored.
+            history: what windows are cut from.
             starts: `(windows,)` first target steps.
-            calendar: the series' calendar.
-            profile: the weekly profile, if windows read it.
             plain: all outputs as if there were no holiday or event, if windows read these. The
                 profile and the network, which know none, are moved by the difference.
             observed: the series as it was, if it was filled: only its readings are targets.
@@ -115,12 +111,13 @@ class Mixture:
             `(cells, windows, horizon * levels)`. What is not an expert moves all levels equally.
         """
         window, horizon, middle = self.window, self.window.horizon, self.n_levels // 2
+        series, calendar = history.z, history.calendar
         origins, every = known_windows(starts, window, calendar.steps_in(WEEK))
         first, clock = np.concatenate([origins, starts]), WallClock.of(calendar)
         past, targets = Past(torch.tensor(series), clock), first[:, None] + np.arange(horizon)
         others: list[np.ndarray] = []
-        if profile is not None and self.has_experts:
-            others.append(at_targets(profile.profile, first, horizon, calendar))
+        if history.profile is not None and self.has_experts:
+            others.append(at_targets(history.profile.profile, first, horizon, calendar))
         if self.reads_pretrained(calendar.step):
             others.append(forecasts(past, first, horizon))
         others.append(anchors(series, first, horizon, "change", calendar))

@@ -178,7 +178,7 @@ class RelativeInputs:
 @lru_cache
 def newest_place(window: WindowSpec) -> int:
     """Return the place of the newest reading among the inputs."""
-    lags = (*window.lags, *window.further_lags)
+    lags = window.all_lags
     return lags.index(min(lags))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -65,26 +65,18 @@ class RunInMemory(ForecastRun):
     """A run that is not read from its folder.
 
     Attributes:
-        make_metrics: returns the errors.
+        make_metrics: returns the errors, which are computed once.
         make_rounds: returns the rounds.
-        make_forecasts: returns the forecasts, on first use, as the errors.
+        make_forecasts: returns the forecasts, which are computed once.
     """
 
     make_metrics: Callable[[], pd.DataFrame]
     make_rounds: Callable[[], pd.DataFrame]
     make_forecasts: Callable[[], xr.Dataset]
 
-    @cached_property
-    def _metrics(self) -> pd.DataFrame:
-        return self.make_metrics()
-
-    @cached_property
-    def _forecasts(self) -> xr.Dataset:
-        return self.make_forecasts()
-
     def metrics(self) -> pd.DataFrame:
         """Return the errors."""
-        return self._metrics
+        return self.make_metrics()
 
     def rounds(self) -> pd.DataFrame:
         """Return the rounds; none for a reference forecaster."""
@@ -93,7 +85,7 @@ class RunInMemory(ForecastRun):
 
     def forecasts(self) -> xr.Dataset:
         """Return the forecasts."""
-        return self._forecasts
+        return self.make_forecasts()
 
     open_forecasts = forecasts
 
@@ -107,6 +99,7 @@ def part_of(
     the scales of the first run, if it is given. Times and cells outside have no target.
     """
 
+    @cache
     def forecasts() -> xr.Dataset:
         ds = run.forecasts()
         if first is not None:
@@ -117,8 +110,9 @@ def part_of(
         seen = xr.DataArray(inside, dims=("time", "horizon"))
         return ds.assign(y=ds["y"].where(seen)).isel(time=inside.any(axis=1))
 
+    @cache
     def metrics() -> pd.DataFrame:
-        ds = part.forecasts()
+        ds = forecasts()
         tables = [
             _errors(ds, name).assign(selection=selection)
             for selection, name in variables(ds).items()
@@ -126,8 +120,7 @@ def part_of(
         ]
         return pd.concat(tables, ignore_index=True).assign(split="test", fold=run.fold)
 
-    part = RunInMemory(run.folder, run.about, metrics, run.rounds, forecasts)
-    return part
+    return RunInMemory(run.folder, run.about, metrics, run.rounds, forecasts)
 
 
 def on_one_scale(runs: Sequence[ForecastRun], metric: str) -> list[ForecastRun]:

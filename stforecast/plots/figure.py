@@ -59,9 +59,9 @@ def _run_of(
     return RunInMemory(
         folder,
         about,
-        lambda: forecaster.evaluate(series),
+        functools.cache(lambda: forecaster.evaluate(series)),
         lambda: forecaster.rounds_,
-        lambda: forecaster.test_forecasts(series),
+        functools.cache(lambda: forecaster.test_forecasts(series)),
     )
 
 

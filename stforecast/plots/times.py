@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import Locator, MaxNLocator, MultipleLocator
@@ -89,7 +88,11 @@ def hours(
         for curve, (table, _), label in zip(curves, tables, labels, strict=True):
             curve.draw_mean(axes[0], table, label=label)
         axes[0].set_ylabel(name)
-        _draw_load(axes[1], first, names.quantity(runs[:1]))
+        load, mean = hourly_load(first), f"mean observed {names.quantity(runs[:1])}"
+        axes[1].bar(load.index, load, width=1, color="0.6", linewidth=0, label=mean)
+        axes[1].axhline(load.mean(), color="0.3", linestyle=":", linewidth=0.9, label="its mean")
+        axes[1].set_ylim(bottom=min(0.0, load.min()))
+        axes[1].set_ylabel("observed")
         axes[1].set_xlabel(axis)
         fig.align_ylabels(axes)
     for ax in axes:
@@ -120,14 +123,6 @@ def hour_axis(ax: Axes, busy: Sequence[int], every: int = 3) -> None:
         span.set_label("busy hours")
     ax.set_xlim(-0.5, 23.5)
     ax.set_xticks(range(0, 24, every))
-
-
-def _draw_load(ax: Axes, forecasts: xr.Dataset, name: str) -> None:
-    load = hourly_load(forecasts)
-    ax.bar(load.index, load, width=1, color="0.6", linewidth=0, label=f"mean observed {name}")
-    ax.axhline(load.mean(), color="0.3", linestyle=":", linewidth=0.9, label="its mean")
-    ax.set_ylim(bottom=min(0.0, load.min()))
-    ax.set_ylabel("observed")
 
 
 NAIVE: dict[str, Any] = {

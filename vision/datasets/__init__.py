@@ -15,9 +15,7 @@ from data_prep.base.errors import InputError, Words
 from data_prep.base.registry import Registry, is_listed
 from vision.datasets.image_set import ImageSet, join
 
-Reader = Callable[..., ImageSet]
-
-DATASETS: Registry[Reader] = Registry(
+DATASETS: Registry[Callable[..., ImageSet]] = Registry(
     "image data set", "vision.datasets", is_entry=is_listed, group="stforecast.image_datasets"
 )
 """Readers by the user's name for the data set, with dashes: `office-caltech10`.

@@ -28,19 +28,8 @@ QUANTITIES = {
 }
 """Name of the service by the element that holds a number, which may lie in one of this name."""
 
-UNITS = {"flow": "veh/h", "speed": "km/h", "occupancy": "%", "travel_time": "s", "headway": "s"}
-"""Units of services."""
-
-PUBLICATION = re.compile(
-    rb"<(?:[\w.-]+:)?(?:d2LogicalModel|measuredDataPublication|siteMeasurements)[\s>]"
-)
-"""First elements of a publication, apart from an envelope."""
-
 SITE_TABLE = re.compile(rb"<(?:[\w.-]+:)?measurementSite(?:Table|Record)?[\s>]")
 """First elements of a table of sites."""
-
-TIMES = ("measurementTimeDefault", "timeValue")
-"""Elements that hold the time of a site's values, in versions 2 and 3."""
 
 
 class _Publication(Values):
@@ -54,7 +43,6 @@ class _Publication(Values):
         self.wrong = False
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
-        """Handle the begin of an element."""
         if self.within or tag in ("measuredValueExtension", "basicDataReferenceValue"):
             self.within += 1  # A reference value, which is not measured.
         elif tag == "siteMeasurements":
@@ -65,11 +53,10 @@ class _Publication(Values):
             self.index, self.wrong = attributes["index"], False
 
     def stop(self, tag: str) -> None:
-        """Handle the end of an element."""
         if self.within:
             self.within -= 1
-        elif tag in TIMES and not self.time:
-            self.time = self.text
+        elif tag in ("measurementTimeDefault", "timeValue") and not self.time:
+            self.time = self.text  # The elements are those of versions 2 and 3.
         elif tag == "dataError":
             self.wrong = self.text.lower() in ("true", "1")
             if self.wrong and self.of_site and self.of_site[-1][0] == self.index:
@@ -100,7 +87,9 @@ class Datex2(Format):
     @classmethod
     def recognises(cls, begin: bytes) -> bool:
         """Return whether it holds measurements of sites."""
-        return PUBLICATION.search(begin) is not None and not SITE_TABLE.search(begin)
+        # Each is the first element of a publication, apart from an envelope.
+        first = rb"<(?:[\w.-]+:)?(?:d2LogicalModel|measuredDataPublication|siteMeasurements)[\s>]"
+        return re.search(first, begin) is not None and not SITE_TABLE.search(begin)
 
     @classmethod
     def read(cls, part: Part, options: TableOptions, keys: Container[str]) -> Table:
@@ -110,4 +99,6 @@ class Datex2(Format):
             `time`, as the publication gives it; `cell`, the site, with `/index` where a site has
             several; and a column for each of `QUANTITIES` that was measured.
         """
-        return read_values(part, _Publication(), "publications of MeasuredData").with_(units=UNITS)
+        units = {"flow": "veh/h", "speed": "km/h", "occupancy": "%"}
+        units |= {"travel_time": "s", "headway": "s"}
+        return read_values(part, _Publication(), "publications of MeasuredData").with_(units=units)

@@ -42,7 +42,6 @@ class _Sites(Rows):
         self.within = self.compared = ""
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
-        """Handle the begin of an element."""
         if tag in SITES:
             self.site, self.indices, self.within = {"site": attributes["id"]}, [], ""
         elif tag == CHARACTERISTICS and "index" in attributes:
@@ -52,7 +51,6 @@ class _Sites(Rows):
             self.within = tag
 
     def stop(self, tag: str) -> None:
-        """Handle the end of an element."""
         text = self.text
         own = self.indices[-1] if self.within == CHARACTERISTICS else self.site
         if tag in SITES:

@@ -26,9 +26,6 @@ AS_JSON = 4
 PIECE = 2**23
 """Bytes of a list in JSON that are read at a time, as they take fourteen times their size."""
 
-LONGEST = 10
-"""How many times longer than all others a list is that holds the records."""
-
 
 class Json(Format):
     """Objects: a list of them, one in each line, or within others.
@@ -116,7 +113,8 @@ def _records(text: str, name: str, path: str | None) -> list[Any]:
     sizes = sorted(within, key=lambda place: -len(within[place]))
     listed = some([f"{place} ({len(within[place]):,})" for place in sizes], 8) or "none"
     if path is None:
-        if len(sizes) > 1 and len(within[sizes[0]]) < LONGEST * len(within[sizes[1]]):
+        # A list that holds the records is ten times as long as all others.
+        if len(sizes) > 1 and len(within[sizes[0]]) < 10 * len(within[sizes[1]]):
             question = Words("choose the records, such as {records}", records=sizes[0])
             raise InputError(f"{name}: several lists of objects: {listed}; ", question)
         log.info(name, f"records of {sizes[0]!r}, of the lists {listed}; ",

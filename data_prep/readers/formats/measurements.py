@@ -42,9 +42,6 @@ NAME = re.compile(r"\s*([^=\-,/]+)[=-](.*)")
 INDEXED = re.compile(r"(.+)\[(\d+)\]")
 KEYS = ["time", "cell"]
 
-BATCH = 100_000
-"""Values that are texts before they become numbers together."""
-
 
 class Measured(NamedTuple):
     """The values of one object in one step.
@@ -165,14 +162,12 @@ class _Walker(Handlers):
         }
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
-        """Handle the begin of an element."""
         if "measurementType" in attributes:  # OMeS: its elements are counters.
             self.in_target = True
         elif self.in_target:
             self.place = tag
 
     def stop(self, tag: str) -> None:
-        """Handle the end of an element."""
         if self.in_target and tag == self.place:
             self.values[tag] = self.text
         elif self.in_target:
@@ -291,7 +286,7 @@ class _Block:
         self.begins.append(found.begin)
         self.names.append(found.name)
         self.texts += [None] * len(found.values) if found.suspect else found.values
-        if len(self.texts) > BATCH:
+        if len(self.texts) > 100_000:
             self.convert()
 
     def table(self) -> pl.DataFrame:

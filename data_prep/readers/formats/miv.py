@@ -22,9 +22,6 @@ QUANTITIES = {
     "voertuigsnelheid_harmonisch": "speed",
     "bezettingsgraad": "occupancy",
 }
-UNITS = {f"{name}_{k}": u for name, u in (("flow", "veh"), ("speed", "km/h")) for k in range(1, 6)}
-"""Units of the services of each class of vehicles."""
-
 COLUMNS = {"lengtegraad_EPSG_4326": "lon", "breedtegraad_EPSG_4326": "lat"}
 """Columns of degrees, which are written with a comma."""
 
@@ -36,14 +33,12 @@ class _Counts(Values):
     usable = True
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
-        """Handle the begin of an element."""
         if tag == "meetpunt":
             self.site, self.usable = attributes["unieke_id"], True
         elif tag in ("meetdata", "rekendata"):
             self.kind = f"_{attributes['klasse_id']}" if tag == "meetdata" else ""
 
     def stop(self, tag: str) -> None:
-        """Handle the end of an element."""
         if tag == "tijd_waarneming":
             self.time = self.text
         elif (tag, self.text) in (("defect", "1"), ("beschikbaar", "0")):
@@ -70,21 +65,20 @@ class Miv(Format):
             `time`, `cell` (`unieke_id`), `flow_1` to `flow_5` in vehicles a minute, `speed_1` to
             `speed_5` in km/h, and `occupancy`.
         """
-        return read_values(part, _Counts(), "minutes of miv").with_(
-            units={**UNITS, "occupancy": "%"}
-        )
+        table = read_values(part, _Counts(), "minutes of miv")
+        known = (("flow", "veh"), ("speed", "km/h"))
+        units = {f"{name}_{k}": unit for name, unit in known for k in range(1, 6)}
+        return table.with_(units={**units, "occupancy": "%"})
 
 
 class _Sites(Rows):
     """Collects the texts of each site by the names of its elements."""
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
-        """Handle the begin of an element."""
         if tag == "meetpunt":
             self.rows.append({"cell": attributes["unieke_id"]})
 
     def stop(self, tag: str) -> None:
-        """Handle the end of an element."""
         if self.rows and tag not in ("meetpunt", "mivconfig"):
             self.rows[-1][COLUMNS.get(tag, tag)] = self.text
 

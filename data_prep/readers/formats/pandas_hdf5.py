@@ -59,7 +59,11 @@ def _read(file: h5py.File, path: Path) -> list[pl.Series]:
         zone = text_of(index.attrs.get("tz", ""))
         times = pl.Series("time", read_index(index, path.name).astype("datetime64[us]"))
         if zone:
-            times = times.dt.replace_time_zone("UTC").dt.convert_time_zone(_zone(zone, path))
+            if not re.fullmatch(r"[A-Za-z0-9_+/-]+", zone):
+                raise InputError(
+                    f"{path.name}: its zone {zone!r:.40} has no name; save its times in UTC"
+                )
+            times = times.dt.replace_time_zone("UTC").dt.convert_time_zone(zone)
         columns = {"time": times, **{n: columns[n] for n in order if n != "time"}}
     else:
         columns = {name: columns[name] for name in order}
@@ -83,12 +87,6 @@ def _block(values: h5py.Dataset, name: str) -> np.ndarray:
             "rows and columns; save the frame with DataFrame.to_parquet(path)"
         )
     return array
-
-
-def _zone(zone: str, path: Path) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_+/-]+", zone):
-        raise InputError(f"{path.name}: its zone {zone!r:.40} has no name; save its times in UTC")
-    return zone
 
 
 def find_frame(file: h5py.File, name: str) -> h5py.Group:
@@ -137,5 +135,4 @@ def read_index(axis: h5py.Dataset, name: str) -> np.ndarray:
             "column of times as index and save it again"
         )
     check_array(axis, name, NUMBER)
-    times: np.ndarray = read_array(axis, name).astype(f"datetime64[{unit[1] or 'ns'}]")
-    return times
+    return np.asarray(read_array(axis, name), f"datetime64[{unit[1] or 'ns'}]")

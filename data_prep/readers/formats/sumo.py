@@ -31,7 +31,6 @@ class _Intervals(Values):
         self.lengths: set[float] = set()
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
-        """Handle the begin of an element."""
         if tag == "interval":
             begin, end = float(attributes["begin"]), float(attributes["end"])
             self.time = self.start_at + timedelta(seconds=begin)

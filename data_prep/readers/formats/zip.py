@@ -16,9 +16,6 @@ from data_prep.readers.formats.json import Json
 from data_prep.readers.formats.text import TEXTS
 from data_prep.readers.options import TableOptions
 
-ENDS = (*TEXTS, *Json.suffixes, ".xml", ".xml.gz", ".lp", ".influx")
-"""Ends of the names of members that hold tables."""
-
 
 class Zip(Format):
     """A zip of texts, JSON or XML."""
@@ -40,7 +37,8 @@ def _members(packed: zipfile.ZipFile, path: Path) -> list[Part]:
     from data_prep.readers.open import check_number, say_left_out  # imports this package
 
     shown = [n for n in packed.namelist() if not re.search(r"(^|/)[.~]|^__MACOSX/|/$", n)]
-    names = sorted(n for n in shown if n.lower().endswith(ENDS))
+    ends = (*TEXTS, *Json.suffixes, ".xml", ".xml.gz", ".lp", ".influx")
+    names = sorted(n for n in shown if n.lower().endswith(ends))
     if not names:
         raise InputError(
             f"{path}: holds {some(packed.namelist(), 5) or 'nothing'}, expected .csv, .txt, .json "

@@ -96,9 +96,7 @@ def gaussian_kernel(distance: np.ndarray, threshold: float = 0.1) -> np.ndarray:
             "between all sensors"
         )
     weights = np.exp(-np.square(distance / std))
-    weights[weights < threshold] = 0
-    result: np.ndarray = weights
-    return result
+    return np.where(weights < threshold, 0, weights)
 
 
 def _read_matrix(path: Path, cells: np.ndarray) -> np.ndarray:

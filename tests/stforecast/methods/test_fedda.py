@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from cut_windows import cut_windows
 from torch import nn
 
 from data_prep.base.errors import InputError
 from stforecast.data.profiles import cluster_clients, mean_windows, zscored
 from stforecast.data.window_spec import WindowSpec
-from stforecast.data.windows import make_windows
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.layers import ClientLinear
 from stforecast.federated.core.population import PerClient, Population, SplitModel
@@ -38,7 +38,7 @@ def samples_of(n_clients=4, samples=26, first=2 * P, missing=(), seed=7):
         series[step, client] = np.nan
     starts = np.arange(first, first + samples)
     places = np.stack([np.arange(n_clients) // 2, rng.random(n_clients) / 10], axis=1)
-    return client_data(make_windows(series, starts, SPEC, steps % P), places)
+    return client_data(cut_windows(series, starts, SPEC), places)
 
 
 def without_location(data):
