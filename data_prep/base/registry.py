@@ -17,12 +17,9 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from data_prep.base.errors import InputError, choose
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoints
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +130,7 @@ class Registry(Mapping[str, T]):
 
 
 @lru_cache(maxsize=1)
-def _entry_points(path: tuple[str, ...]) -> EntryPoints:
+def _entry_points(path: tuple[str, ...]) -> Any:  # Its class is that of Python's version.
     """Return the entry points of all packages in a path for imports, which take long to read."""
     from importlib.metadata import entry_points  # slow to import
 
