@@ -65,11 +65,12 @@ class WeeklyProfile(NamedTuple):
     def inputs(self, starts: np.ndarray, horizon: int, calendar: Calendar) -> np.ndarray:
         """Return inputs of windows, `(cells, windows, horizon + 3)` float32, NaN without readings.
 
-        They are the profile at each target less the profile at the newest reading, and the
-        anomalies.
+        They are the profile at each target, in the order of the wall clock, less the profile at the
+        newest reading, and the anomalies.
         """
         now = np.asarray(starts) - 1
         change = at_targets(self.profile, starts, horizon, calendar) - self.newest[:, now, None]
+        change = calendar.on_wall_clock(change, starts)
         return np.concatenate([change, self.anomalies[:, now]], axis=-1)
 
 

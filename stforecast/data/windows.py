@@ -11,7 +11,7 @@ calendar and events known in advance.
 
 Where daylight saving time changes, windows follow the wall clock: lags of a day and more lead to
 the same time of day (`source_steps`), and a model learns and forecasts the target at a time of the
-wall clock (`on_wall_clock`, `off_wall_clock`). Closeness counts steps.
+wall clock (`Calendar.on_wall_clock`, `Calendar.off_wall_clock`). Closeness counts steps.
 
 Rules of imputation read the past only; an input that is missing still becomes 0.0. Targets are
 never imputed.
@@ -158,9 +158,7 @@ class History:
                     "windows read events, but the data were read without a table of them"
                 )
             events = calendar.events.inputs(starts, window.horizon, calendar)
-            yield on_wall_clock(events, starts, calendar).reshape(
-                self.z.shape[1], len(starts), window.n_events
-            )
+            yield events.reshape(*events.shape[:2], window.n_events)
         if window.n_covariates:
             if calendar.covariates is None:
                 raise InputError(
@@ -169,9 +167,7 @@ class History:
                 )
             yield calendar.covariates.inputs(starts, window)
         if self.profile:
-            inputs = self.profile.inputs(starts, window.horizon, calendar)
-            yield on_wall_clock(inputs[..., : window.horizon], starts, calendar)
-            yield inputs[..., window.horizon :]
+            yield self.profile.inputs(starts, window.horizon, calendar)
 
 
 def input_windows(
@@ -271,34 +267,7 @@ def training_targets(
     y, mask = target_windows(series, starts, spec)
     if spec.target != LEVEL:
         y = np.where(mask, without_anchors(y, series, starts, spec.target, calendar), 0.0)
-    return on_wall_clock(y, starts, calendar), on_wall_clock(mask, starts, calendar)
-
-
-def on_wall_clock(y: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
-    """Order the targets of windows by the wall clock, as a model learns them.
-
-    Entry j becomes the target j steps after the first one on the wall clock. It differs from
-    target j only if daylight saving time changes between them: an hour that the clock shows twice
-    is there once, and the one before an hour that it skips is there twice. A target beyond the
-    window is replaced by its last one. The targets `(cells, windows, horizon)` may have a further
-    axis.
-    """
-    return _reordered(y, starts, calendar, -1)
-
-
-def off_wall_clock(y_hat: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
-    """Order forecasts by steps; arguments as `on_wall_clock`, which it reverses."""
-    return _reordered(y_hat, starts, calendar, 1)
-
-
-def _reordered(values: np.ndarray, starts: np.ndarray, calendar: Calendar, way: int) -> np.ndarray:
-    horizon = values.shape[2]
-    first, ahead = np.asarray(starts)[:, None], np.arange(horizon)
-    moved = calendar.shifts(first + ahead) - calendar.shifts(first)
-    if not moved.any():
-        return values
-    entries = (ahead + way * moved).clip(0, horizon - 1)
-    return np.take_along_axis(values, entries.reshape(1, *moved.shape, *[1] * (values.ndim - 3)), 2)
+    return calendar.on_wall_clock(y, starts), calendar.on_wall_clock(mask, starts)
 
 
 def _by_cell(series: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ from stforecast.data.clients import Cells, Partition, stacked
 from stforecast.data.clock import Calendar
 from stforecast.data.prepared import PreparedSeries
 from stforecast.data.window_spec import ModelWindow
-from stforecast.data.windows import History, off_wall_clock
+from stforecast.data.windows import History
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.method import COHORT, ROWS_ON_CPU, Method, predictions_of
 from stforecast.federated.core.mixed_models import check_shares_no_encoder
@@ -185,7 +185,7 @@ class TrainedMethod:
                 share = weight * (starts < until[some, None])[..., None]
                 outputs[some] += share * (self._mixed(*of) - outputs[some])
         ordered = np.sort(outputs.reshape(*outputs.shape[:2], -1, self.config.loss.n_outputs))
-        ordered = off_wall_clock(ordered, starts, calendar)
+        ordered = calendar.off_wall_clock(ordered, starts)
         return with_anchors(ordered, series, starts, self.config.window.target, calendar)
 
     def _mixed(

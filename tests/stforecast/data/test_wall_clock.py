@@ -14,8 +14,6 @@ from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import (
     fill_gaps,
     input_windows,
-    off_wall_clock,
-    on_wall_clock,
     source_steps,
     target_windows,
     training_targets,
@@ -88,10 +86,8 @@ def test_without_a_change_nothing_differs_from_counting_steps(zone):
     ):  # fmt: skip
         np.testing.assert_array_equal(learned, plain)
     for season in (24, 168):
-        np.testing.assert_array_equal(
-            repeat_season(series, starts, 30, season, calendar),
-            repeat_season(series, starts, 30, season),
-        )
+        of = (calendar, dataclasses.replace(calendar, time_zone=None))
+        np.testing.assert_array_equal(*(repeat_season(series, starts, 30, season, c) for c in of))
     week, of_week = WindowSpec(impute="last-week"), np.arange(len(series)) % 168
     filled = pd.DataFrame(series).groupby(of_week).ffill()
     np.testing.assert_array_equal(fill_gaps(series, week, calendar), filled)
@@ -120,11 +116,11 @@ def test_the_targets_of_a_window_with_the_change_are_learned_and_forecast_by_the
     np.testing.assert_array_equal(y[..., :-1], before[..., :-1])
     assert mask.all()
     expected, _ = target_windows(series, starts, WEEK)
-    np.testing.assert_array_equal(off_wall_clock(before, starts, calendar), expected)
+    np.testing.assert_array_equal(calendar.off_wall_clock(before, starts), expected)
     quantiles = np.stack([before, before + 1], axis=-1)
-    ordered = off_wall_clock(quantiles, starts, calendar)
+    ordered = calendar.off_wall_clock(quantiles, starts)
     np.testing.assert_array_equal(ordered[..., 1], expected + 1)
-    np.testing.assert_array_equal(on_wall_clock(expected, starts - 48, calendar), expected)
+    np.testing.assert_array_equal(calendar.on_wall_clock(expected, starts - 48), expected)
 
 
 @pytest.mark.parametrize("season", [24, 168])
