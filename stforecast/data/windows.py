@@ -32,7 +32,7 @@ from data_prep.base.limits import check_size
 from stforecast.data.anchors import LEVEL, without_anchors
 from stforecast.data.clock import Calendar, calendar_inputs, day_slots, holiday_inputs
 from stforecast.data.dates import DAY, WEEK
-from stforecast.data.weekly_profile import WeeklyProfile
+from stforecast.data.weekly_profile import WeeklyProfile, fill_forward
 from stforecast.data.window_spec import MARGIN, WindowSpec
 
 RECENT = pd.Timedelta(hours=1)
@@ -196,20 +196,22 @@ def fill_gaps(
     """
     if spec.impute == "none":
         return series
-    table = pd.DataFrame(series)
     if spec.impute == "last-week":
         steps = np.arange(len(series))
         of_week = (steps + calendar.shifts(steps)) % calendar.steps_in(WEEK)
-        return table.groupby(of_week).ffill().to_numpy()
+        return pd.DataFrame(series).groupby(of_week).ffill().to_numpy()
     if profile and spec.impute == "newest" and np.isnan(series).any():
         # The first hour of a gap has the last reading, the rest the weekly profile, moved by the
         # mean distance to it in the week before. A time of the week that was never observed has
         # the last reading, too.
+        gaps, found = np.flatnonzero(np.isnan(series).any(axis=0)), series.copy()
+        table, own = pd.DataFrame(series[:, gaps]), profile.of_cells(gaps)
         recent = table.ffill(limit=max(1, RECENT // calendar.step))
-        usual = profile.profile[:, : len(series)].T
-        usual = np.where(usual == 0.0, np.nan, usual + profile.anomalies[..., -1].T)
-        return recent.fillna(pd.DataFrame(usual)).fillna(table.ffill()).to_numpy()
-    return table.ffill().to_numpy()
+        usual = own.profile[:, : len(series)].T
+        usual = np.where(usual == 0.0, np.nan, usual + own.anomalies[..., -1].T)
+        found[:, gaps] = recent.fillna(pd.DataFrame(usual)).fillna(table.ffill()).to_numpy()
+        return found
+    return fill_forward(series)
 
 
 def source_steps(starts: np.ndarray, spec: WindowSpec, calendar: Calendar) -> np.ndarray:
