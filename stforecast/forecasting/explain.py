@@ -188,7 +188,7 @@ def _forecast(predictor: Predictor, z: Values, calendar: Calendar, cells: np.nda
     """Return forecasts `(cells, horizon)`; other cells are forecast only if these need it."""
     start = np.array([len(z)])
     if isinstance(predictor, TrainedMethod) and predictor.clients.by_cell:
-        own = predictor.for_cells(cells)
+        own = predictor.of_cells(cells)
         found = own.predict(z[:, cells], start, calendar.of_cells(cells))[:, 0]
     else:
         found = predictor.predict(z, start, calendar)[cells, 0]

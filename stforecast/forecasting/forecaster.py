@@ -240,7 +240,8 @@ class Forecaster(Estimator):
     ) -> None:
         """Keep what was fitted, by selection."""
         found = {
-            id(p): Evaluation(FittedModel.of(config, data, p), data) for p in predictors.values()
+            id(p): Evaluation(FittedModel.of(config, data, p), data, config.run)
+            for p in predictors.values()
         }
         self._evaluations = {name: found[id(p)] for name, p in predictors.items()}
         self._model = self._evaluations[config.run.select].model

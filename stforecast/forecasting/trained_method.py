@@ -23,7 +23,13 @@ from stforecast.data.prepared import PreparedSeries
 from stforecast.data.window_spec import ModelWindow
 from stforecast.data.windows import History
 from stforecast.federated.core.data import ClientData
-from stforecast.federated.core.method import COHORT, ROWS_ON_CPU, Method, predictions_of
+from stforecast.federated.core.method import (
+    COHORT,
+    ROWS_ON_CPU,
+    Method,
+    of_clients,
+    predictions_of,
+)
 from stforecast.federated.core.mixed_models import check_shares_no_encoder
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import KIND, State
@@ -105,7 +111,6 @@ class TrainedMethod:
         former: the model before refits, whose errors weigh what is mixed: those of a refitted one
             are small where it was trained. None without a refit, or where nothing is mixed.
         of_node: whether its method is `behind_link`, as on a node of a federation.
-        some: the cells that it forecasts, if each is a client; None for all.
     """
 
     config: Config
@@ -115,7 +120,6 @@ class TrainedMethod:
     view: str | None = None
     former: TrainedMethod | None = None
     of_node: bool = False
-    some: slice | np.ndarray | None = None
 
     reads_windows: ClassVar[bool] = True
 
@@ -151,16 +155,13 @@ class TrainedMethod:
         n_cells = series.shape[1]
         if not self.clients.by_cell:
             return self._quantiles(series, starts, calendar, torch.arange(n_cells))
-        numbers = torch.arange(len(self.clients))
-        if self.some is not None:
-            numbers = numbers[self.some]
         of_cell = 4 * max(len(starts), 1) * self.config.window.n_inputs
         of_cell += self.mixture.bytes_of_cell(starts, calendar)
         size = max(BLOCK // of_cell // COHORT, 1) * COHORT
         found: np.ndarray | None = None
         for places in noting(torch.arange(n_cells).split(size), "forecasting"):
-            cells, ids = places.numpy(), numbers[places]
-            part = self._quantiles(series[:, cells], starts, calendar.of_cells(cells), ids)
+            cells = places.numpy()
+            part = self._quantiles(series[:, cells], starts, calendar.of_cells(cells), places)
             if found is None:
                 found = np.empty((n_cells, *part.shape[1:]), part.dtype)
             found[cells] = part
@@ -168,9 +169,14 @@ class TrainedMethod:
         assert found is not None
         return found
 
-    def for_cells(self, some: slice | np.ndarray) -> TrainedMethod:
-        """Return what forecasts some cells, if each is a client."""
-        return dataclasses.replace(self, some=some)
+    def of_cells(self, some: slice | np.ndarray) -> TrainedMethod:
+        """Return what forecasts some cells, if each is a client, with the state of these alone."""
+        ids, whole = torch.arange(len(self.snapshot.clients))[some], self.snapshot
+        state = dataclasses.replace(whole, clients=whole.clients.take(ids), received={})
+        state.clients.moments = {}
+        former = self.former and self.former.of_cells(some)
+        method = of_clients(self.method, ids)
+        return dataclasses.replace(self, snapshot=state, method=method, former=former)
 
     def _quantiles(
         self, series: np.ndarray, starts: np.ndarray, calendar: Calendar, ids: Tensor
