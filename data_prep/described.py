@@ -13,7 +13,7 @@ from pathlib import Path
 from shlex import join, quote
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from data_prep.base.errors import InputError, counted, in_minutes, some
+from data_prep.base.errors import InputError, counted, four_digits, in_minutes, some
 from data_prep.readers.origin import STEPS, Note
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def _services(services: Mapping[str, Mapping[str, Any]]) -> str:
 def _number(value: float | None) -> str:
     if value is None:
         return "-"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return four_digits(value)
 
 
 def _notes(services: Mapping[str, Mapping[str, Any]]) -> str:

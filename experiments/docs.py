@@ -26,7 +26,8 @@ import pandas as pd
 
 from data_prep.base.registry import help_text
 from experiments.benchmarks import city, growth, hostile, nodes, prepare, serving
-from experiments.benchmarks.cells import daylight_table, new_tables
+from experiments.benchmarks.cells import above_table, new_tables
+from experiments.benchmarks.days import daylight_table, holidays_table
 from experiments.benchmarks.deliveries import deliveries_table
 from experiments.benchmarks.disclosure import disclosure_table
 from experiments.benchmarks.live import live_table
@@ -34,6 +35,7 @@ from experiments.benchmarks.mixed import mixed_table
 from experiments.benchmarks.months import AHEAD
 from experiments.benchmarks.privacy import privacy_table
 from experiments.benchmarks.replay import draw_replay, replay_table
+from experiments.benchmarks.sleep import sleep_table
 from experiments.site import forecasts, guides, images, tables
 from experiments.site.check import check_page
 from experiments.site.forecasts import floats_figure, skill_figure, skill_table
@@ -142,10 +144,15 @@ PARTS: dict[str, Part] = RESULT_TABLES | {
     "plain images": ("results/index.md", images.plain_rivals),
     "image cases": ("choose-images.md", images.cases_table),
     "few cells": ("results/default.md", forecasts.few_cells_table),
-    "short histories": ("results/default.md", forecasts.short_histories_table),
+    "short histories": (
+        "results/default.md",
+        lambda: above_table(pd.read_csv(forecasts.SHORT_HISTORIES)),
+    ),
     "daylight": ("data.md", partial(of_runs, "daylight.csv", daylight_table)),
+    "holidays": ("data.md", partial(of_runs, "holidays.csv", holidays_table)),
     "slow clients": ("methods.md", of_results(tables.differences, "milan", "slow_clients")),
     "replay": ("operate.md", partial(of_runs, "replay.csv", replay_table)),
+    "sleep": ("plan.md", partial(of_runs, "sleep.csv", sleep_table)),
     "deliveries": ("operate.md", partial(of_runs, "deliveries.csv", deliveries_table)),
 }
 """Page and generator of each generated part, by name."""

@@ -4,8 +4,9 @@ import json
 
 from data_prep.base.errors import InputError
 from stforecast.federated.nodes.messages import OF_SUMS, Link, Message
-from stforecast.flower.node import FlowerNode, Place, in_sum
+from stforecast.flower.node import FlowerNode, Place, in_sum, in_totals
 from stforecast.flower.settings import read_run
+from stforecast.flower.totals import OF_TOTALS
 
 TOKEN = "0123456789abcdef"
 
@@ -16,6 +17,8 @@ def answer_anew(run, config, message):
     place = Place.of(config, about["run"])
     if about["task"] in OF_SUMS:
         return in_sum(run, place, message)
+    if about["task"] in OF_TOTALS:
+        return in_totals(run, place, message)
     return FlowerNode(run, place, about["round"] if about["task"] == "round" else None).answer(
         message
     )

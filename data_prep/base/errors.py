@@ -345,6 +345,15 @@ def some(items: Iterable[object], n: int = 5) -> str:
     return ", ".join(names[:n]) + (f", … ({len(names)} in all)" if len(names) > n else "")
 
 
+def four_digits(value: float, sign: str = "") -> str:
+    """Format a number to four digits, or as a whole number from a thousand on.
+
+    >>> four_digits(0.123456), four_digits(12345.6), four_digits(2.0, "+")
+    ('0.1235', '12,346', '+2')
+    """
+    return f"{value:{sign},.0f}" if abs(value) >= 1000 else f"{value:{sign},.4g}"
+
+
 def in_minutes(length: datetime.timedelta) -> str:
     """Format a length of time in minutes, whole days in days.
 

@@ -15,6 +15,7 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, TypeVar
 
@@ -104,9 +105,8 @@ class Registry(Mapping[str, T]):
                     yield Found(thing, f"{self.kind} of {module.__name__}")
 
     def _in_entry_points(self) -> Iterator[Found]:
-        from importlib.metadata import entry_points  # slow to import
-
-        for point in sorted(entry_points(group=self._group), key=lambda point: point.name):
+        points = _entry_points(tuple(sys.path)).select(group=self._group)
+        for point in sorted(points, key=lambda point: point.name):
             package = f"{point.dist.name} {point.dist.version}" if point.dist else "unknown"
             try:
                 thing, problem = point.load(), f"it is no {self.kind} such as docs/extend.md shows"
@@ -127,6 +127,14 @@ class Registry(Mapping[str, T]):
                     self._group,
                     problem,
                 )
+
+
+@lru_cache(maxsize=1)
+def _entry_points(path: tuple[str, ...]) -> Any:  # Its class is that of Python's version.
+    """Return the entry points of all packages in a path for imports, which take long to read."""
+    from importlib.metadata import entry_points  # slow to import
+
+    return entry_points()
 
 
 FOREIGN: set[str] = set()

@@ -1,13 +1,12 @@
-"""Measure forecasts of few cells, of new cells, and around changes of the clock."""
+"""Measure forecasts of few cells, and of new cells."""
 
 from __future__ import annotations
 
 import itertools
 import logging
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import numpy as np
@@ -17,7 +16,7 @@ import xarray as xr
 
 from data_prep.base.errors import InputError, counted
 from data_prep.cube import open_cube, services_of, step_of
-from experiments.benchmarks.frame import Results, benchmark, hourly_table, per_cent_above, table
+from experiments.benchmarks.frame import Results, benchmark, hourly_table, per_cent_above
 from stforecast.bench.statistics.bootstrap import bootstrap
 from stforecast.bench.statistics.estimate import ErrorSums, Estimate
 from stforecast.data.dates import DAY
@@ -46,6 +45,8 @@ FEW: Methods = {
 }
 """Name in the table, method and settings."""
 
+HOUR = pd.Timedelta(hours=1)
+
 LONGEST = 24
 """Steps of the longer forecast; with steps under ten minutes, of an hour."""
 
@@ -64,41 +65,22 @@ def few_cells(results: Results, *data: Path) -> str:
         *data: the cubes.
     """
     cubes = {path.stem: open_cube(path) for path in data}
-    planned = (run for name, cube in cubes.items() for run in fits(name, cube))
-    for run in sorted(planned, key=lambda run: run.draw):
-        if not results.has(**run._asdict()):
-            results.add({**run._asdict(), "mse": measure_few(cubes[run.data], run)})
+    orders = range(DRAWS), cubes, CELLS, (0, 1), FEW
+    for draw, name, n, ahead, method in itertools.product(*orders):
+        cube = cubes[name]
+        horizon = horizons(cube)[ahead]
+        run = {"data": name, "cells": n, "draw": draw, "horizon": horizon, "method": method}
+        if not results.has(**run):
+            drawn = np.random.default_rng([n, draw]).choice(cube.sizes["cell"], n, replace=False)
+            some = cube.isel(cell=np.sort(drawn))
+            results.add({**run, "mse": _error(some, horizon, SPLIT, *FEW[method])})
     return above_table(pd.DataFrame(results.rows))
-
-
-class Fit(NamedTuple):
-    """A fit to measure: the columns of the file that identify it."""
-
-    data: str
-    cells: int
-    draw: int
-    horizon: int
-    method: str
 
 
 def horizons(cube: xr.Dataset) -> tuple[int, int]:
     """Return two horizons: a step, and the steps of a day, or of an hour if they are short."""
     step = step_of(cube)
     return 1, LONGEST if step >= pd.Timedelta("10min") else pd.Timedelta("1h") // step
-
-
-def fits(data: str, cube: xr.Dataset) -> Iterator[Fit]:
-    """Return the fits to a cube, all of one draw before the next."""
-    orders = range(DRAWS), CELLS, horizons(cube), FEW
-    for draw, cells, horizon, method in itertools.product(*orders):
-        yield Fit(data, cells, draw, horizon, method)
-
-
-def measure_few(cube: xr.Dataset, run: Fit) -> float:
-    """Return the MSE of z-scores on the test part."""
-    rng = np.random.default_rng([run.cells, run.draw])
-    cells = np.sort(rng.choice(cube.sizes["cell"], run.cells, replace=False))
-    return _error(cube.isel(cell=cells), run.horizon, SPLIT, *FEW[run.method])
 
 
 def _error(
@@ -158,8 +140,8 @@ def short_histories(results: Results, *data: Path) -> str:
     return above_table(pd.DataFrame(results.rows))
 
 
-def above_default(rows: pd.DataFrame) -> dict[str, dict[str, Estimate]]:
-    """Return by how many per cent each method's error is above the default's, by span and size.
+def above_default(rows: pd.DataFrame) -> dict[tuple[str, str], dict[str, Estimate]]:
+    """Return by how many per cent each method's error is above the default's, by span, by size.
 
     The size is the second column, cells or days. Geometric means over the cubes, each with
     the mean of its draws, with intervals of Student's t: draws from one cube are not independent of
@@ -170,18 +152,19 @@ def above_default(rows: pd.DataFrame) -> dict[str, dict[str, Estimate]]:
     names = [name for name in rows.columns if name not in ("method", "mse")]
     logs = np.log(rows.set_index([*names, "method"])["mse"]).unstack("method", sort=False)
     above = logs.sub(logs["fedlean"], axis=0)
-    found: dict[str, dict[str, Estimate]] = {}
+    found: dict[tuple[str, str], dict[str, Estimate]] = {}
     others, sizes = above.columns.drop("fedlean"), sorted(rows[size].unique())
     for method, ahead, n in itertools.product(others, ("one step", "a day"), sizes):
         own = above[method].xs((n, ahead), level=[size, "ahead"])
         estimate = above_by_data(own, own.index.get_level_values("data"))
-        found.setdefault(method, {})[f"{ahead}, {counted(n, size.removesuffix('s'))}"] = estimate
+        found.setdefault((method, ahead), {})[counted(n, size.removesuffix("s"))] = estimate
     return found
 
 
 def above_table(rows: pd.DataFrame) -> str:
     """Tabulate `above_default`."""
-    above = [{"% above fedlean": method, **row} for method, row in above_default(rows).items()]
+    found = above_default(rows).items()
+    above = [{"% above `fedlean`": name, "ahead": ahead, **row} for (name, ahead), row in found]
     return tabulate.tabulate(above, headers="keys", tablefmt="github")
 
 
@@ -343,74 +326,3 @@ def _by_days(title: str, names: Iterable[str], of: Callable[[str, int], Estimate
     """Tabulate an estimate of each name by days of history."""
     rows = [[name, *(of(name, days) or "-" for days in DAYS)] for name in names]
     return tabulate.tabulate(rows, [title, *map(str, DAYS)], tablefmt="github")
-
-
-CLOCK_METHODS = ("seasonal_day", "ridge", "fedlean")
-
-BEFORE, AFTER, HORIZON = 77, 7, 24
-"""Days before and after a change, and hours ahead."""
-
-CLOCK_SPLIT = "time:0.84,0.08,0.08"
-"""Parts of these days: the last begins some hours after the change."""
-
-MISSING = 0.05
-"""A counter with a larger missing share is left out."""
-
-HOUR = pd.Timedelta(hours=1)
-
-
-@benchmark("daylight.csv")
-def daylight(
-    results: Results, *data: Path, zone: str = "Pacific/Auckland", since: int = 2024
-) -> str:
-    """Measure errors in the week that begins with a change of the clock.
-
-    Each method is fitted to the eleven weeks before, and forecasts a day of hours. It reads the
-    times in their zone, and then the same instants in a zone whose clock is never changed.
-    Counters with many gaps are left out. `python -m experiments.docs` makes the table of
-    docs/data.md from docs/results/daylight.csv.
-
-    Args:
-        results: gets a row for each fit.
-        *data: a wide table of hours on the wall clock. Of an hour that the clock shows twice, it
-            has the first; those that the clock skips are left out.
-        zone: its time zone.
-        since: first year whose changes are measured.
-
-    Raises:
-        InputError: if the clock of the zone is not changed in the times of the table.
-    """
-    wall = hourly_table(data[0]).loc[str(since) :]
-    first_shown = np.ones(len(wall), dtype=bool)
-    times = pd.DatetimeIndex(wall.index).tz_localize(zone, first_shown, "NaT")
-    values = wall.set_axis(times)[times.notna()].asfreq("h")
-    times = pd.DatetimeIndex(values.index)
-    offset = pd.Series([time.utcoffset() for time in times], times)
-    for day in times[offset.ne(offset.shift().bfill())].normalize():
-        first, end = (day + pd.DateOffset(days=n) for n in (-BEFORE, AFTER))
-        if first < times[0] or end > times[-1]:
-            continue
-        part = values.loc[first : end - HOUR]
-        part = part.loc[:, part.isna().mean() < MISSING]
-        fixed = f"Etc/GMT{-(offset[day - HOUR] // HOUR):+d}"
-        for method in CLOCK_METHODS:
-            for clock, name in {"wall": zone, "unchanged": fixed}.items():
-                forecaster = Forecaster(method, horizon=HORIZON, split=CLOCK_SPLIT)
-                fitted = forecaster.fit(part.tz_convert(name))
-                about = {"change": f"{day:%Y-%m-%d}", "cells": part.shape[1], "method": method}
-                results.add({**about, "clock": clock, "mae": test_error(fitted, "raw_mae")})
-    if not results.rows:
-        raise InputError(f"{data[0]}: no change of the clock of {zone} with 12 weeks around it")
-    return daylight_table(pd.DataFrame(results.rows))
-
-
-def daylight_table(rows: pd.DataFrame) -> str:
-    """Tabulate by how many per cent the error is higher on a clock that is never changed."""
-    found = []
-    for method, own in rows.groupby("method", sort=False):
-        errors = own.pivot(index="change", columns="clock", values="mae")
-        logs = [math.log(ratio) for ratio in errors["unchanged"] / errors["wall"]]
-        found.append({"method": method, "above": str(per_cent_above(logs)), **errors.mean()})
-    heads = {"method": ("method", ""), "wall": ("MAE, wall clock", ".1f")}
-    heads |= {"unchanged": ("MAE, unchanged clock", ".1f"), "above": ("higher by, % [95 %]", "")}
-    return f"{table(found, heads)}\n\nMeans over {counted(rows['change'].nunique(), 'change')}."

@@ -28,14 +28,16 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import click
+import numpy as np
 import pandas as pd
 import psutil
 import tabulate
+import xarray as xr
 
 from data_prep.base.errors import InputError
 from data_prep.base.files import atomic_path
 from data_prep.base.registry import help_text
-from stforecast.bench.statistics.estimate import Estimate, Variation
+from stforecast.bench.statistics.estimate import ErrorSums, Estimate, Variation
 from stforecast.cli.commands import SuggestingGroup
 from stforecast.cli.options import HELP, PATH, from_function
 from stforecast.federated.runs.run_folder import commit, processor
@@ -95,9 +97,24 @@ def quiet() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def hourly_table(path: Path) -> pd.DataFrame:
-    """Read a wide table: times in the first column, and a column for each cell."""
-    return pd.read_csv(path, index_col=0, parse_dates=True)
+def hourly_table(path: Path, span: str = ":") -> pd.DataFrame:
+    """Read times and a column for each cell, of days such as 2025-03-01:2025-05-31."""
+    first, _, last = span.partition(":")
+    return pd.read_csv(path, index_col=0, parse_dates=True).loc[first or None : last or None]
+
+
+def squares_by_day(
+    found: xr.Dataset, kind_of: Callable[[pd.Timestamp], str] = lambda _: "all"
+) -> dict[str, ErrorSums]:
+    """Return squared errors of z-scores by cell and day of the target, for each kind of day."""
+    squares = ((found["y_hat"] - found["y"]) / found["std"]) ** 2
+    hours = np.add.outer(found["time"].values, pd.to_timedelta(found["horizon"].values - 1, "h"))
+    table = squares.transpose("time", "horizon", "cell").values.reshape(hours.size, -1)
+    by_day = pd.DataFrame(table).groupby(pd.DatetimeIndex(hours.ravel()).normalize())
+    parts = [by_day.sum(), by_day.count()]
+    kinds = parts[0].index.map(kind_of).to_numpy()
+    values = [part.to_numpy(float).T[None] for part in parts]
+    return {kind: ErrorSums(*(v[..., kinds == kind] for v in values)) for kind in sorted({*kinds})}
 
 
 class Results:

@@ -137,8 +137,7 @@ class Victims(Senders):
         changed = {"x": x, "y": values[of.targets].permute(2, 0, 1)}
         if "x_next" in rest.tensors:
             window, starts = self.data.window, self.data.split.train
-            lags = (*window.lags, *window.further_lags)
-            later = torch.from_numpy(source_steps(starts + 1, lags, window, self.data.calendar))
+            later = torch.from_numpy(source_steps(starts + 1, window, self.data.calendar))
             changed["x_next"] = padded[later].permute(2, 0, 1)
         return dataclasses.replace(rest, tensors={**rest.tensors, **changed})
 
@@ -170,14 +169,13 @@ class Inputs:
     def of(cls, data: PreparedSeries, n: int) -> Inputs:
         """Find them from the windows of a prepared series, without its readings."""
         window, starts, calendar = data.window, data.split.train, data.calendar
-        lags = (*window.lags, *window.further_lags)
-        steps = torch.from_numpy(source_steps(starts, lags, window, calendar))
+        steps = torch.from_numpy(source_steps(starts, window, calendar))
         newest = torch.from_numpy(starts - 1)
         fallback = newest[:, None] if window.impute == "newest" else torch.tensor(-1)
         steps = torch.where(steps < 0, fallback, steps)
         n_known = window.n_known - window.n_profile
         x = torch.from_numpy(data.windows(starts).x[0])
-        known = x[:, len(lags) : len(lags) + n_known].double()
+        known = x[:, steps.shape[1] :][:, :n_known].double()
         profile = torch.zeros(len(starts), 0, n, dtype=torch.float64)
         if window.n_profile:
             of_each = WeeklyProfile.of(np.eye(n), window.horizon, calendar)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from experiments.benchmarks.frame import Results, benchmark, per_cent_above
+from stforecast.bench.statistics.estimate import with_ends
 from stforecast.bench.tables import markdown
 from stforecast.federated.core.mixed_models import kinds_of
 from stforecast.forecasting.results import ForecastRun
@@ -36,18 +37,10 @@ def mixed(results: Results, *data: Path, name: str = "mixed") -> str:
     for (model, method), of_seeds in of_rows.items():
         alone = of_rows[model, ALONE]
         logs = [math.log(e / alone[seed]) for seed, e in of_seeds.items() if seed in alone]
+        row = {"model": model, "method": method, "seeds": len(logs)}
+        row["mse"] = statistics.fmean(of_seeds.values())
         above = per_cent_above(logs) if method != ALONE else None
-        results.add(
-            {
-                "model": model,
-                "method": method,
-                "seeds": len(logs),
-                "mse": statistics.fmean(of_seeds.values()),
-                "above": above.value if above else None,
-                "low": above.low if above else None,
-                "high": above.high if above else None,
-            }
-        )
+        results.add(row | with_ends({"above": above}))
     return mixed_table(pd.DataFrame(results.rows))
 
 
@@ -55,7 +48,7 @@ def mixed_table(rows: pd.DataFrame) -> str:
     """Tabulate by how many per cent errors are above local training, a column for each model."""
     table: dict[str, dict[str, str]] = defaultdict(dict)
     for _, row in rows.iterrows():
-        cell = f"{row['above']:+.1f} [{row['low']:.1f}, {row['high']:.1f}]"
+        cell = f"{row['above']:+.1f} [{row['above_low']:.1f}, {row['above_high']:.1f}]"
         alone = f"MSE {row['mse']:.3f}"
         table[row["method"]][row["model"]] = alone if row["method"] == ALONE else cell
     return markdown([{"method": f"`{name}`", **cells} for name, cells in table.items()])

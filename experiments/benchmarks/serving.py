@@ -1,4 +1,4 @@
-"""Measure a served forecast, and the calibration of probabilities of exceeding a threshold."""
+"""Measure a served forecast, calibration of probabilities of passing a threshold, and sums."""
 
 from __future__ import annotations
 
@@ -13,19 +13,32 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pandas as pd
 import psutil
+import xarray as xr
 from matplotlib.figure import Figure
 
 from data_prep.base.errors import InputError
-from experiments.benchmarks.frame import Results, benchmark, listed_numbers, table, timed
+from experiments.benchmarks.frame import (
+    Results,
+    benchmark,
+    hourly_table,
+    listed_numbers,
+    squares_by_day,
+    table,
+    timed,
+)
 from stforecast.bench.curves import HUES
 from stforecast.bench.drawing import SMALL, TINY, TWO_COLUMNS, panels
+from stforecast.bench.statistics.estimate import with_ends
+from stforecast.comparison.leaderboard import resample
+from stforecast.data.cubes import open_cube
 from stforecast.flower.supernode import free_port
 from stforecast.forecasting import planning, runs
 from stforecast.forecasting.forecaster import Forecaster
-from stforecast.forecasting.groups import Groups, SumErrors
+from stforecast.forecasting.groups import ALL, Groups, SumErrors
 from stforecast.forecasting.planning import error_paths, plan
 
 SERVED = {
@@ -50,13 +63,15 @@ CALIBRATED = {
 
 Rows also have the mean probability in each bin, `at_0` to `at_4`."""
 
+SIZES = (20, 4, 1)
+
 HELD = {
-    "data": ("data and method", ""),
-    "level": ("cells a group", ""),
-    "held": ("held", ".3f"),
-    "factor": ("of added bounds", ".2f"),
-}
-"""Columns of `sums`: the share of sums within their bounds, and how wide these are."""
+    "data": ("data and method", ""), "level": ("cells a group", ""), "mse": ("MSE", ".3f"),
+    "held": ("held", ".3f"), "width": ("width", ".2f"), "mint": ("MinT's MSE, % above", "+.1f"),
+    "mint_low": ("from", "+.1f"), "mint_high": ("to", "+.1f"), "mint_held": ("held", ".3f"),
+    "mint_width": ("width", ".2f"), "bottom_up_held": ("bottom-up: held", ".3f"),
+}  # fmt: skip
+"""Errors of z-scores; share of sums within bounds of 90 %; their width as a share of added ones."""
 
 
 @benchmark()
@@ -204,40 +219,89 @@ def exceedance(
     return table(results.rows, CALIBRATED)
 
 
-@benchmark()
-def sums(
-    results: Results,
-    *data: Path,
-    methods: str = "ridge,fedlean",
-    horizon: int = 24,
-    sizes: str = "1,4,20",
-) -> str:
-    """Measure how often bounds of sums over groups of cells hold the sums.
+@benchmark(goes_on=True)
+def sums(results: Results, *data: Path, methods: str = "ridge,fedlean", span: str = ":") -> str:
+    """Compare sums of forecasts 24 steps ahead with MinT and bottom-up of hierarchicalforecast.
 
-    Models are trained on the first half of each table. In the last third, bounds of sums follow
-    from errors known by then. Groups are neighbours in the order of the table, and all cells.
+    Groups are neighbours in the order of the table. Models are trained on its first half. In the
+    second half of the last third, bounds of sums follow from errors known by then. MinT reconciles
+    forecasts that the same method makes of the sums of each level, by the errors of the first half.
+    The library's bounds are normal distributions, as by default.
 
     Args:
-        results: gets a row for each table, method and size.
-        data: tables or cubes of counts.
+        results: gets a row for each table, method and level.
+        data: wide tables of counts; cells with gaps are left out.
         methods: methods of the models.
-        horizon: steps ahead.
-        sizes: numbers of cells of a group.
+        span: first and last day of the table, such as 2025-03-01:2025-05-31.
     """
+    settings = {"split": "time:0.5,0.15,0.35", "intervals": "normalised", "outliers": "keep"}
     for path in data:
+        wide = hourly_table(path, span).dropna(axis=1)
+        n = wide.shape[1]
+        levels = {ALL: [ALL] * n} | {f"{k}": [f"{i // k:04}" for i in range(n)] for k in SIZES}
+        groups = Groups.of_columns(levels, wide.columns.to_numpy())
+        every = pd.DataFrame(groups.sum(wide.to_numpy().T).T, wide.index, groups.labels)
         for method in methods.split(","):
-            settings = {"split": "time:0.5,0.15,0.35", "horizon": horizon}
-            fitted = Forecaster(method, intervals="normalised", **settings).fit(path)
-            place, n = np.arange(len(fitted.cells)), listed_numbers(sizes)
-            levels = {f"{size}": [str(i) for i in place // size] for size in n}
-            groups = Groups.of_columns(levels, fitted.cells)
-            found = SumErrors.of(fitted.test_forecasts(), groups)
-            name = path.name.partition("-")[0]
-            for level, held in found.coverage.items():
-                factor = float(found.factor[np.array(groups.levels) == level].mean())
-                row = {"data": f"{name.partition('.')[0]}, {method}", "level": level}
-                results.add(row | {"held": held, "factor": factor})
+            found = []
+            for level in levels:
+                of = open_cube(every.loc[:, np.isin(groups.levels, level)], allow_gaps=True)
+                found.append(Forecaster(method, horizon=24, **settings).fit(of))
+            base = xr.concat([fitted.test_forecasts() for fitted in found], "cell")
+            # As `predict` does, they are moved to the limits, which the bounds keep.
+            base["y_hat"] = base["y_hat"].clip(base["lower"], base["upper"])
+            name = f"{path.name.partition('-')[0].partition('.')[0]}, {method}"
+            results.add(*({"data": name, "span": span, **row} for row in _rows(base, groups)))
     return table(results.rows, HELD)
+
+
+def _rows(base: xr.Dataset, groups: Groups) -> Iterator[dict[str, Any]]:
+    """Yield errors, coverage and widths of each level, from forecasts of each level by itself."""
+    cells = base.isel(cell=slice(-len(groups.cells), None)).assign_coords(cell=groups.cells)
+    base["added"] = base["y"].copy(data=groups.sum((cells["upper"] - cells["lower"]).to_numpy()))
+    n, horizon = base.sizes["time"] // 2, base.sizes["horizon"]
+    # From here on, factors and covariances of errors read no target that was unknown.
+    last = base.isel(time=slice(n + horizon, None))
+    ours = SumErrors.of(cells, groups).forecasts.isel(time=slice(horizon, None))
+    ways = {"": last.assign(ours[["y_hat", "lower", "upper"]]), "alone": last}
+    ways |= _library(base.isel(time=slice(n)), last, groups)
+    for level in dict.fromkeys(groups.levels):
+        row: dict[str, Any] = {"level": level}
+        errors = {}
+        for way, of in ways.items():
+            own = of.isel(cell=np.isin(groups.levels, level))
+            inside = (own["lower"] <= own["y"]) & (own["y"] <= own["upper"])
+            widths = xr.Dataset({"own": own["upper"] - own["lower"], "added": own["added"]})
+            mean = (widths / own["std"]).assign(held=inside).where(own["y"].notnull()).mean()
+            row[f"{way}_held".lstrip("_")] = float(mean["held"])
+            row[f"{way}_width".lstrip("_")] = float(mean["own"] / mean["added"])
+            errors[way] = squares_by_day(own)["all"]
+        compared = resample(errors, "mse", None)
+        row["mse"] = compared.error("").value
+        above = {way: compared.relative_difference(way, "") for way in ways if way}
+        yield row | with_ends(above)
+
+
+def _library(first: xr.Dataset, last: xr.Dataset, groups: Groups) -> dict[str, xr.Dataset]:
+    """Return the library's forecasts of the last windows, each step by itself."""
+    try:
+        from hierarchicalforecast.methods import BottomUp, MinTrace
+    except ImportError:
+        click.echo("without MinT and bottom-up; pip install hierarchicalforecast", err=True)
+        return {}
+    member = groups.sum(np.eye(len(groups.cells)))
+    found = {}
+    for name, way in {"bottom_up": BottomUp(), "mint": MinTrace("mint_shrink")}.items():
+        steps = []
+        for step in range(first.sizes["horizon"]):
+            known = first.isel(horizon=step).dropna("time", subset=["y"])
+            y, y_hat = known["y"].to_numpy(), known["y_hat"].to_numpy()
+            asked = last["y_hat"].isel(horizon=step).to_numpy()
+            spread = (y - y_hat).std(axis=1, keepdims=True) * np.ones_like(asked)
+            part = way.fit_predict(member, asked, y, y_hat, spread, [90], "normality")
+            steps.append([part["mean"], *np.moveaxis(part["quantiles"], -1, 0)])
+        parts = zip(("y_hat", "lower", "upper"), np.moveaxis(np.array(steps), 0, -1), strict=True)
+        found[name] = last.assign({part: (last["y"].dims, values) for part, values in parts})
+    return found
 
 
 def draw_exceedance(rows: Sequence[dict[str, Any]]) -> Figure:

@@ -88,20 +88,10 @@ def records_of(benchmarks: Benchmarks) -> dict[str, Record]:
 def few_cells_table() -> str:
     """Tabulate by how many per cent other choices are above the default with a single cell."""
     found = above_default(pd.read_csv(RESULTS / "default" / "few-cells.csv"))
-    one = {"one step, 1 cell": "one step ahead, %", "a day, 1 cell": "a day ahead, %"}
-    return markdown(
-        [{"method": m} | {head: str(row[n]) for n, head in one.items()} for m, row in found.items()]
-    )
-
-
-def short_histories_table() -> str:
-    """Tabulate how far single experts are above the default by days of training."""
-    rows: dict[tuple[str, str], dict[str, str]] = {}
-    for name, found in above_default(pd.read_csv(SHORT_HISTORIES)).items():
-        for key, above in found.items():
-            ahead, days = key.split(", ")
-            rows.setdefault((name, ahead), {})[days] = str(above)
-    return markdown([{"% above `fedlean`": n, "ahead": a, **row} for (n, a), row in rows.items()])
+    rows: dict[str, dict[str, str]] = {}
+    for (method, ahead), above in found.items():
+        rows.setdefault(method, {"method": method})[f"{ahead} ahead, %"] = str(above["1 cell"])
+    return markdown(list(rows.values()))
 
 
 def above_its_experts() -> pd.Series:

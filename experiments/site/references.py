@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 import numpy as np
+import pandas as pd
 import torch
 
 from data_prep.base.registry import help_text
@@ -112,19 +113,22 @@ def _table(options: list[click.Option], ctx: click.Context) -> str:
 
 def forecasts_sent() -> str:
     """Tabulate what the federated methods for forecasts send."""
+    from stforecast.data.clock import Calendar
     from stforecast.data.window_spec import WindowSpec
-    from stforecast.data.windows import make_windows
+    from stforecast.data.windows import History
     from stforecast.forecasting.task import ForecastTask, client_data
     from stforecast.methods import METHODS
     from stforecast.models import MODELS
+
+    hours = Calendar(pd.Timestamp("2013-11-04"), pd.Timedelta("1h"))
 
     def row(name: str, method: type[Method]) -> dict[str, str]:
         own = method.defaults.get("model")  # A part of the method, as fedlean's.
         spec = WindowSpec(closeness=1, periods=1, period=DAY) if own else WindowSpec(period=DAY)
         steps = np.arange(spec.max_lag + spec.period)
         random = np.random.default_rng(0).normal(size=(len(steps), N_CLIENTS))
-        series, starts = random.astype(np.float32), steps[spec.max_lag :]
-        windows = make_windows(series, starts, spec, steps % spec.period, with_next=True)
+        history = History.of(random.astype(np.float32), spec, hours)
+        windows = history.windows(history.sources(steps[spec.max_lag :]), with_next=True)
         task = ForecastTask(spec.period, window=spec)
         model = MODELS[own or "dual_gru"]
         return _sent(name, method, lambda: model(spec), task, client_data(windows), Training())

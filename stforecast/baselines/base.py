@@ -16,7 +16,6 @@ from data_prep.base.errors import InputError, Words
 from stforecast.data.anchors import with_anchors
 from stforecast.data.clock import Calendar
 from stforecast.data.window_spec import WindowSpec
-from stforecast.data.windows import off_wall_clock
 from stforecast.federated.core.options import CheckedOptions, Grid, NoOptions
 
 Arrays = dict[str, np.ndarray]
@@ -139,7 +138,7 @@ class Baseline(ABC):
             )
         if not self.reads_target:
             return y_hat
-        y_hat = off_wall_clock(y_hat, starts, calendar)
+        y_hat = calendar.off_wall_clock(y_hat, starts)
         return with_anchors(y_hat, series, starts, self.spec.target, calendar)
 
     def quantiles(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from pydantic import NonNegativeInt
@@ -27,7 +28,6 @@ from data_prep.base.errors import InputError, Words
 from stforecast.baselines.base import Arrays, Peer, PeerOptions
 from stforecast.data.clock import Calendar
 from stforecast.data.dates import WEEK
-from stforecast.data.windows import impute
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,8 @@ class NeuralPeer(Peer):
 
 def _filled(series: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Fill gaps with the last reading, else 0.0; return this and 1.0 where observed, as float32."""
-    values = np.nan_to_num(impute(series, "ffill"), nan=0.0)
-    return values.astype(np.float32), (~np.isnan(series)).astype(np.float32)
+    values = pd.DataFrame(series).ffill().fillna(0.0).to_numpy(np.float32)
+    return values, (~np.isnan(series)).astype(np.float32)
 
 
 @contextmanager

@@ -40,12 +40,6 @@ NEWEST = torch.arange(1, 25)
 DAYS = torch.arange(1, 8)
 """Days before a target whose readings at its time are inputs, and whose means are."""
 
-WEEKS = torch.tensor([14, 21, 28])
-"""Further days before a target, with fewer readings as inputs."""
-
-LARGEST = 8.0
-"""Most standard deviations that an input counts as."""
-
 FEWEST = 8
 """Fewest steps of a day."""
 
@@ -137,8 +131,8 @@ class Past:
             self._means(days, days + self.day, first),
         ]
         targets, of_target = first + ahead - 1, []
-        # Of other days, also some steps before and after the same time are inputs.
-        for former, beside in ((DAYS, 2), (WEEKS, 1)):
+        # Of other days, also some steps before and after the same time are inputs, fewer of weeks.
+        for former, beside in ((DAYS, 2), (torch.tensor([14, 21, 28]), 1)):
             at = self.clock.before(targets[..., None], former * self.day)
             around = at[..., None] + torch.arange(-beside, beside + 1)
             of_target.append(self._readings(around.flatten(2), first[..., None]))
@@ -193,9 +187,9 @@ def weekday(seconds: Tensor) -> Tensor:
 
 
 def _masked(parts: list[Tensor], mean: Tensor, spread: Tensor) -> Tensor:
-    """Return relative values, 0 where unknown, and 1 where known."""
+    """Return relative values up to 8 standard deviations, 0 where unknown, and 1 where known."""
     values = torch.cat(parts, dim=-1)
-    relative = ((values - mean.float()) / spread.float()).clamp(-LARGEST, LARGEST)
+    relative = ((values - mean.float()) / spread.float()).clamp(-8.0, 8.0)
     return torch.cat([relative.nan_to_num(0.0), (~values.isnan()).float()], dim=-1)
 
 

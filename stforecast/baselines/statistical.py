@@ -22,12 +22,12 @@ from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import pandas as pd
 
 from data_prep.base.errors import InputError
 from stforecast.baselines.base import Arrays, Peer, PeerOptions
 from stforecast.data.clock import Calendar, day_slots
 from stforecast.data.dates import DAY
-from stforecast.data.windows import impute
 from stforecast.federated.core.options import Workers
 
 
@@ -160,7 +160,7 @@ def _forward(
 
 def _filled(series: np.ndarray) -> np.ndarray:
     """Fill gaps with the last reading, and those before the first one with the mean, 0.0."""
-    return np.nan_to_num(impute(series, "ffill"), nan=0.0).astype(np.float64)
+    return pd.DataFrame(series).ffill().fillna(0.0).to_numpy(np.float64)
 
 
 def _slot(calendar: Calendar) -> int:

@@ -16,15 +16,6 @@ from stforecast.data.clock import Calendar, calendar_inputs
 from stforecast.data.dates import DAY, WEEK
 from stforecast.data.weekly_profile import at_targets, profile_by_step
 
-NEWEST = 24
-"""Newest readings that are inputs."""
-
-FEW = (3, 6, 12)
-"""Steps of the shortest means; the others are of half a day, one and two days, and a week."""
-
-AROUND = np.arange(-1, 2)
-"""Steps around the time of a target one day and one week before."""
-
 
 def inputs_of_steps(
     series: np.ndarray, starts: np.ndarray, horizon: int, calendar: Calendar
@@ -47,7 +38,7 @@ def inputs_of_steps(
     profile = np.where(profile == 0.0, np.nan, profile)  # 0.0 is without an earlier week.
     newest = starts - 1
     usual = profile[:, newest, None]
-    recent = _readings(series, newest[:, None] - np.arange(NEWEST))
+    recent = _readings(series, newest[:, None] - np.arange(24))
     seasons = np.stack([calendar.before(newest, season) for season in (day, week)], axis=1)
     change = recent[..., :1] - _readings(series, seasons)
     common = [recent, change, recent[..., :1] - usual, _means(series, newest, day, week)]
@@ -56,7 +47,7 @@ def inputs_of_steps(
     for ahead in range(horizon):
         target = calendar.before(starts, -ahead)
         last = day * (ahead // day + 1), week * (ahead // week + 1)
-        steps = [calendar.before(target, of)[:, None] + AROUND for of in last]
+        steps = [calendar.before(target, of)[:, None] + np.arange(-1, 2) for of in last]
         steps += [calendar.before(target, 2 * of)[:, None] for of in last]
         readings = _readings(series, np.minimum(np.concatenate(steps, axis=1), newest[:, None]))
         expected = of_targets[:, :, ahead]
@@ -68,9 +59,12 @@ def inputs_of_steps(
 
 
 def _means(series: np.ndarray, newest: np.ndarray, day: int, week: int) -> np.ndarray:
-    """Return means of the readings up to each step, and the deviation within a day."""
+    """Return means of the readings up to each step, and the deviation within a day.
+
+    The means are of 3, 6 and 12 steps, half a day, one and two days, and a week.
+    """
     table = pd.DataFrame(series)
-    widths = sorted({*FEW, max(1, day // 2), day, 2 * day, week})
+    widths = sorted({3, 6, 12, max(1, day // 2), day, 2 * day, week})
     found = [table.rolling(width, min_periods=1).mean() for width in widths]
     found.append(table.rolling(max(2, day), min_periods=2).std())
     return np.stack([of.to_numpy()[newest] for of in found], axis=-1).swapaxes(0, 1)

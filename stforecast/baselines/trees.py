@@ -23,15 +23,6 @@ from stforecast.data.covariates import neighbour_inputs, strongest_neighbours
 from stforecast.data.windows import input_windows, training_targets
 from stforecast.federated.core.options import CheckedOptions, Grid
 
-PER_HORIZON = 8
-"""Windows that LightGBM learns from, per horizon: windows of each step would add little."""
-
-MOST_TREES = 1000
-"""Most trees where the validation part decides."""
-
-PATIENCE = 50
-"""Further trees without a lower validation error."""
-
 
 class PooledTrees(Baseline):
     """Trees on the windows of all cells together.
@@ -200,8 +191,9 @@ class LightGBM(Peer, PooledTrees):
 
     It reads what `stforecast.baselines.tree_inputs` says, which the settings of the windows do not
     change; the cell's position is a categorical input. Trees are added until 50 more have not
-    lowered the error on the validation part; a refit has as many. The state holds the library's
-    text format. The time limit is checked after every tree; forecasts take little time.
+    lowered the error on the validation part, at most 1,000; a refit has as many. The state holds
+    the library's text format. The time limit is checked after every tree; forecasts take little
+    time.
     """
 
     name = "lightgbm"
@@ -241,8 +233,8 @@ class LightGBM(Peer, PooledTrees):
         held = []
         later = self._records(series, self.validation, calendar)
         if self.config.num_iterations is None and len(later[1]):
-            held, n_trees = [data.create_valid(*later)], MOST_TREES
-            calls.append(lightgbm.early_stopping(PATIENCE, verbose=False))
+            held, n_trees = [data.create_valid(*later)], 1000
+            calls.append(lightgbm.early_stopping(50, verbose=False))
         with threads_for(len(x)):
             model = lightgbm.train(params, data, n_trees, valid_sets=held, callbacks=calls)
         text = model.model_to_string()
@@ -254,8 +246,11 @@ class LightGBM(Peer, PooledTrees):
     def _records(
         self, series: np.ndarray, starts: np.ndarray, calendar: Calendar
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return inputs and targets of all cells, where observed, of some windows a horizon."""
-        starts = starts[:: max(1, self.spec.horizon // PER_HORIZON)]
+        """Return inputs and targets of all cells, where observed, of eight windows a horizon.
+
+        Windows of each step would add little.
+        """
+        starts = starts[:: max(1, self.spec.horizon // 8)]
         y, mask = training_targets(series, starts, self.spec, calendar)
         steps = inputs_of_steps(series, starts, self.spec.horizon, calendar)
         x = [of[seen] for of, seen in zip(steps, np.moveaxis(mask, 2, 0), strict=True)]

@@ -14,7 +14,8 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -79,22 +80,36 @@ def do_each(
     return failures
 
 
-def ray_map(do: Callable[[T], K], items: Sequence[T]) -> Iterator[K]:
+def ray_map(
+    do: Callable[[T], K], items: Iterable[T], workers: int = 0, threads: int = 1
+) -> Iterator[K]:
     """Yield a function's results for the items, in order, one task each.
 
-    A task that was lost too often is done here. An exception of a task is raised here.
+    A task that was lost too often is done here. An exception of a task is raised here. An item is
+    taken, and sent, when so many `workers`, by default all, have at most one other to wait for.
     """
-    with cluster() as ray:
-        task = ray.remote(num_cpus=1, max_retries=3)(_there)
-        here = Path.cwd()
-        for item, result in zip(items, [task.remote(do, i, here) for i in items], strict=True):
+    with cluster(workers * threads or None) as ray:
+        task = ray.remote(num_cpus=threads, max_retries=3)(_there)
+        here, waiting = Path.cwd(), deque[tuple[T, Any]]()
+        workers = workers or max(1, int(ray.cluster_resources().get("CPU", 0)) // threads)
+
+        def first() -> K:
+            item, result = waiting.popleft()
             try:
-                yield ray.get(result)
+                found: K = ray.get(result)
             except ray.exceptions.RayTaskError as e:
                 raise (e.cause or e) from None
             except ray.exceptions.RayError as e:
                 log.warning("%s; it is tried again here", one_line(e))
-                yield do(item)
+                return do(item)
+            return found
+
+        for item in items:
+            waiting.append((item, task.remote(do, item, here)))
+            if len(waiting) > workers:
+                yield first()
+        while waiting:
+            yield first()
 
 
 def one_line(error: Exception) -> str:

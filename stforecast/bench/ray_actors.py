@@ -1,17 +1,22 @@
-"""Actors of Ray (extra `ray`) for the clients of one run; see `federated.engine.actors`."""
+"""One run over Ray (extra `ray`): actors train its clients, tasks evaluate its shards of cells.
+
+See `stforecast.federated.engine.actors` and `stforecast.forecasting.evaluate`.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from data_prep.base.errors import InputError, Words, counted
-from stforecast.bench.ray import cluster, one_line
+from stforecast.bench.ray import cluster, one_line, ray_map
+from stforecast.bench.run_groups import K, T
 from stforecast.federated.engine.actors import Lost, PartTrainer
 
 log = logging.getLogger(__name__)
@@ -34,12 +39,28 @@ def ray_actors(n: int, threads: int, most: int) -> Iterator[RayActors]:
             )
         log.info("clients train in %s of Ray", counted(n, "actor"))
         actors = RayActors(ray, n, threads)
-        send_as_arrays(ray)
-        try:
-            yield actors
-        finally:
-            actors.end()
-            ray.util.deregister_serializer(Tensor)
+        with sent_as_arrays(ray):
+            try:
+                yield actors
+            finally:
+                actors.end()
+
+
+def map_tensors(
+    do: Callable[[T], K], items: Iterable[T], workers: int, threads: int
+) -> Iterator[K]:
+    """Yield what `ray_map` does, of items with tensors; each task has so many threads."""
+    with cluster(workers * threads or None) as ray, sent_as_arrays(ray):
+        yield from ray_map(partial(_with_threads, threads, do), items, workers, threads)
+
+
+def _with_threads(threads: int, do: Callable[[T], K], item: T) -> K:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return do(item)
+    finally:
+        torch.set_num_threads(before)  # A task that is lost too often is done in this process.
 
 
 class RayActors:
@@ -107,3 +128,13 @@ def send_as_arrays(ray: Any) -> None:
         serializer=lambda t: t.detach().cpu().contiguous().numpy(),
         deserializer=torch.tensor,  # A copy, as Ray's memory is read-only.
     )
+
+
+@contextmanager
+def sent_as_arrays(ray: Any) -> Iterator[None]:
+    """Let Ray move tensors as arrays within the context."""
+    send_as_arrays(ray)
+    try:
+        yield
+    finally:
+        ray.util.deregister_serializer(Tensor)

@@ -118,10 +118,10 @@ def mean_and_spread(errors: np.ndarray) -> tuple[float, float]:
 def short(value: float) -> str:
     """Format a number to three digits, or as a whole number from a thousand on.
 
-    >>> short(0.12345), short(123456.7)
-    ('0.123', '123,457')
+    >>> short(0.12345), short(999.7), short(123456.7)
+    ('0.123', '1,000', '123,457')
     """
-    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
 
 
 def plus_minus(mean: float, deviation: float) -> str:

@@ -101,6 +101,7 @@ def federate_command(
     step: str = "1h",
     time_zone: str = "",
     units: str = "",
+    totals: bool = False,
     nodes: tuple[str, ...],
     **settings: Any,
 ) -> None:
@@ -122,6 +123,8 @@ def federate_command(
             by default each node follows its own data's zone.
         units: unit of all nodes' data, such as MB; data in GB are converted, others are refused. By
             default each node has its own.
+        totals: learn at the end what the cells of all nodes will carry together, with bounds. Nodes
+            whose owners set share_totals take part, three or more.
     """
     if ctx.invoked_subcommand:
         return
@@ -134,6 +137,9 @@ def federate_command(
         settings["refit"] = "final"  # A node forecasts what follows its data.
     found = resolve(method, **settings, clients=client_is)
     shared |= {"step": parse_step(step), "time_zone": time_zone, "units": units}
+    shared["totals"] = totals
+    if totals:
+        click.echo("totals: the server learns test readings and forecasts added up over the nodes")
     write_federation(ctx, out, RunSettings(found, **shared))
 
 

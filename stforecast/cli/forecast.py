@@ -95,19 +95,22 @@ def forecast_command(
 
     if not data.exists() and not is_pattern(data):
         raise no_file(data, "table or cube", "give a .csv, .xlsx, .parquet or .nc file")
-    from stforecast.federated.runs.run_folder import check_new, write_table
+    from stforecast.federated.runs.run_folder import check_excel, check_new, write_table
 
     folder = out / "run"
     check_new(folder, "stforecast run")
+    if xlsx:
+        check_excel(out / "forecast.xlsx")
     limit = None if threshold is None else read_threshold(threshold)
     cube = _prepare(ctx, data, out, table)
     chosen = chosen_settings(more, events=events, lower_limit=lower_limit, upper_limit=upper_limit)
     plan = _plan(cube, horizon, service, method, chosen)
+    asked = Asked(chosen.get("events"), threshold, limit, groups, paths)
+    _check_asked(cube, asked, plan.settings, method)
     assumed = {topic: for_command(words) for topic, words in plan.assumed.items()}
     if not as_json:
         click.echo(f"{data}: assumed\n{facts(assumed)}\n")
     made = _train(cube, folder, method, plan.settings, folds, progress=ctx.obj["progress"])
-    asked = Asked(chosen.get("events"), threshold, limit, groups, paths)
     outlook, report = _look_ahead(made.run, cube, asked, out, data)
     files = [(out / name).with_suffix(".xlsx" if xlsx else ".csv") for name in ("forecast", "plan")]
     for file, table_of in zip(files, (outlook.long(), outlook.plan_table()), strict=True):
@@ -234,6 +237,37 @@ class Asked(NamedTuple):
     limit: Threshold | None
     groups: str | None
     paths: int | None
+
+
+def _check_asked(cube: Path, asked: Asked, settings: Mapping[str, Any], method: str) -> None:
+    """Refuse limits, thresholds, groups and paths that do not suit the data, before training."""
+    import numpy as np
+    import pandas as pd
+
+    from data_prep.cube import open_cube
+    from stforecast.data.scaling import Limits
+    from stforecast.data.series import as_series
+    from stforecast.forecasting.groups import read_groups
+    from stforecast.forecasting.paths import check_number
+    from stforecast.forecasting.planning import cell_limits
+    from stforecast.forecasting.quick import n_tested
+
+    if asked.paths is not None:
+        with open_cube(cube) as ds:
+            check_number(asked.paths, n_tested(ds, settings, method))
+    lower, upper = settings.get("lower_limit"), settings.get("upper_limit")
+    if asked.limit is None and asked.groups is None and upper is None:
+        return
+    series = as_series(cube, settings["service"])
+    if asked.groups is not None:
+        read_groups(asked.groups, series)
+    if lower is None:
+        lower = -np.inf if (series.values < 0).any() else 0.0
+    limits = Limits(lower, np.inf if upper is None else upper)
+    if asked.limit is not None:
+        cells = pd.DataFrame(columns=series.cells)
+        cells.attrs = {"service": series.service, "units": series.units}
+        cell_limits(asked.limit, cells, (limits.lower, limits.upper))
 
 
 def _look_ahead(

@@ -49,7 +49,7 @@ import pandas as pd
 from pydantic import ConfigDict, StrictInt
 
 from data_prep import DATA_SETS
-from data_prep.base.errors import InputError, choose, counted, slug
+from data_prep.base.errors import InputError, choose, counted, four_digits, slug
 from data_prep.base.files import naming_full_disk
 from data_prep.city.simulate import simulate
 from data_prep.described import step_text, zone_text
@@ -348,7 +348,9 @@ class ForecastKind(Kind[ForecastRun]):
             lines["clients"] = f"{len(sizes)} of {low} to {high} cells{apart}"
         for part, span in (about["parts"] or {}).items():
             lines[part] = f"{span['first'][:16]} to {span['last'][:16]}" if span else "none"
-        errors = ", ".join(f"{name} {value:.4g}" for name, value in about["errors"].items())
+        errors = ", ".join(
+            f"{name} {four_digits(value)}" for name, value in about["errors"].items()
+        )
         return {**lines, "split": str(about["split"]), "errors": errors}
 
 

@@ -1,4 +1,4 @@
-"""The command that plans beyond the horizon: the busy hours of months ahead."""
+"""The command that plans: the busy hours of months ahead, or which cells can sleep."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from stforecast.cli.predict import STYLE, SUMMED, read_threshold, say_unused
 
 if TYPE_CHECKING:
     from stforecast.forecasting.months import Months
+    from stforecast.forecasting.sleep import SleepPlan
 
 
 @command(STYLE, JSON, flags={"page": "report"})
@@ -21,7 +22,9 @@ def plan_command(
     run: Path,
     *,
     out: Path,
-    until: str,
+    until: str | None = None,
+    sleep: str | None = None,
+    cover: str | None = None,
     history: Path | None = None,
     growth: str | None = None,
     threshold: str | None = None,
@@ -30,14 +33,21 @@ def plan_command(
     csv_style: Literal["plain", "excel"],
     as_json: bool,
 ) -> None:
-    """Forecast the busy hours of months ahead, and when they pass a threshold.
+    """Forecast the busy hours of months ahead (--until), or find which cells can sleep (--sleep).
 
-    It needs at least four weeks of history, and as many weeks as it forecasts.
+    Months need at least four weeks of history, and as many weeks as they forecast. Sleep needs
+    --cover, --threshold and a run with bounds, and plans the run's horizon.
 
     Options:
         out: table to write, .csv or .xlsx: a row for each cell and week. With --threshold a second
-            table, NAME-dates, lists when each cell passes it, the most probable first.
+            table, NAME-dates, lists when each cell passes it, the most probable first. With
+            --sleep a row for each cell that can sleep.
         until: month or day of the last week, such as 2025-06.
+        sleep: largest own load of a sleeping cell in the data's units, below=LOAD. Separated by
+            commas, also the probability that is wanted for the whole span (probability=0.95), and
+            the power of a cell in watts (idle=130,full=224,asleep=75).
+        cover: groups of cells that cover the same area, for --sleep: a CSV whose columns are
+            cell and the group, such as cell,site, or a column of the cube.
         history: cube or table with newer data; by default the run's.
         growth: factor by which loads grow evenly until then, in place of the trend of the history:
             a number such as 1.2, or a CSV with columns cell and growth, whose lines name cells,
@@ -49,6 +59,14 @@ def plan_command(
             cell,site,sector, or columns of the cube. Their busy hours are their own.
         page: page to write, .html: the weeks in a figure, and the dates.
     """
+    if (until is None) == (sleep is None):
+        raise click.UsageError("Give either --until for months ahead, or --sleep.")
+    if sleep is not None and not (cover and threshold):
+        raise click.UsageError("--sleep needs --cover and --threshold.")
+    if (cover and until) or (sleep and (growth or groups or page)):
+        raise click.UsageError(
+            "--cover goes with --sleep; --growth, --groups and --report go with --until."
+        )
     check_ending(out, ".csv", ".xlsx")
     if page is not None:
         check_ending(page, ".html")
@@ -60,11 +78,21 @@ def plan_command(
     from stforecast.forecasting.groups import read_groups
     from stforecast.forecasting.months import plan_months
     from stforecast.forecasting.results import ForecastRun, data_of
+    from stforecast.forecasting.sleep import Sleep, plan_sleep
 
     limit = None if threshold is None else read_threshold(threshold)
     grown = None if growth is None else read_threshold(growth, "growth")
     data = data_of(ForecastRun.open(run).about) if history is None else history
-    series = Forecaster.load(run).read(data)
+    forecaster = Forecaster.load(run)
+    series = forecaster.read(data)
+    if sleep and cover and limit is not None:
+        asked, of = Sleep.read(sleep), read_groups(cover, series, percent=True)
+        say_unused("threshold", threshold, limit, series.cells, None)
+        slept = plan_sleep(forecaster.sample_paths(series, None), of, limit, asked)
+        write_table(slept.table, out, csv_style)
+        _say_sleep(slept, out, as_json=as_json)
+        return
+    assert until is not None
     members = None if groups is None else read_groups(groups, series)
     say_unused("threshold", threshold, limit, series.cells, members)
     say_unused("growth factor", growth, grown, series.cells, members)
@@ -86,6 +114,27 @@ def plan_command(
         return
     for line in _lines(found, files, has_groups=members is not None):
         click.echo(line)
+
+
+def _say_sleep(found: SleepPlan, out: Path, *, as_json: bool) -> None:
+    """Say how many cells can sleep, how probably, and what it saves."""
+    table, asked = found.table, found.sleep
+    if as_json:
+        rows = table.astype({"begin": str, "end": str}).to_dict("records")
+        say_json(
+            {"path": str(out), "kind": "sleep", "energy_saved": found.energy_saved, "asleep": rows}
+        )
+        return
+    text = f"{out}: {len(table)} of {counted(len(found.asleep), 'cell')} can sleep"
+    if len(table):
+        text += f", {table['hours'].mean():.3g} hours on average, each span as a whole with a "
+        text += f"probability of at least {table['probability'].min():.0%}"
+    click.echo(text)
+    click.echo(
+        f"energy: {found.energy_saved:.1%} less in {counted(found.asleep.shape[1], 'step')}, if a "
+        f"cell takes {asked.idle:g} W idle, {asked.full:g} W at its threshold and "
+        f"{asked.asleep:g} W asleep"
+    )
 
 
 def _lines(found: Months, files: dict[str, str], *, has_groups: bool) -> list[str]:

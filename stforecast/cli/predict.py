@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from data_prep.base.errors import InputError, counted, plain, reading, some
+from data_prep.base.errors import InputError, counted, four_digits, plain, reading, some
 from stforecast.cli.commands import command, say_json, say_next
 from stforecast.cli.options import (
     EVENTS,
@@ -210,8 +210,11 @@ def forecast_sentence(out: Path, table: pd.DataFrame, interval: Interval | None)
         widths = (interval.upper - interval.lower).mean()
         endless = np.isinf(widths)
         width = float(np.nanmean(widths[~endless])) if not endless.all() else np.inf
-        text += f", bounds of {interval.lower.attrs['coverage']:.0%} intervals from {lowest:,.4g} "
-        text += f"to {highest:,.4g}, mean width {width:,.4g}"
+        text += f", bounds of {interval.lower.attrs['coverage']:.0%} intervals"
+        if steps := int(interval.upper.isna().all(axis=1).sum()):
+            text += f" for the first {counted(len(table) - steps, 'step')}"
+        text += f" from {four_digits(lowest)} to {four_digits(highest)}, mean width "
+        text += four_digits(width)
         if endless.any():
             text += f" without {counted(int(endless.sum()), 'cell')} whose bounds are infinite, "
             text += f"such as {widths.index[endless][0]}"
@@ -227,7 +230,8 @@ def beyond(found: Outlook) -> str:
     n_beyond = int((by_cell[f"steps_{side.beyond}"] > 0).sum())
     text = (
         f"threshold: {counted(n_beyond, 'cell')} of {len(by_cell)} forecast {side.beyond} it; "
-        f"least headroom: {row['headroom']:,.4g} of cell {row.name} at {row[f'{side.worst}_time']}"
+        f"least headroom: {four_digits(row['headroom'])} of cell {row.name} at "
+        f"{row[f'{side.worst}_time']}"
     )
     if "highest_probability" in by_cell:
         if (name := chance_column(by_cell)) is None:

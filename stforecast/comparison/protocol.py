@@ -8,6 +8,7 @@ Time Series Forecasting, TKDE 2024): its split, masked metrics, at 15, 30 and 60
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -66,7 +67,7 @@ class Protocol:
     name: str
     service: str
     shape: tuple[int, int]
-    tasks: MappingProxyType[str, Task]
+    tasks: Mapping[str, Task]
     metrics: tuple[str, ...]
     prepare: Words
     by_step: bool = False

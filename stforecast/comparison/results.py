@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import counted, in_minutes
+from data_prep.base.errors import counted, four_digits, in_minutes
 from stforecast.bench import tables
 from stforecast.bench.grid_file import Published
 from stforecast.bench.run_groups import differing_settings, group_runs, grouped, pooled
@@ -392,11 +392,11 @@ def interval_line(run: ForecastRun, errors: pd.DataFrame | None = None) -> str:
         return ""
     width = run.score("raw_width", table=errors)
     with run.open_forecasts() as found:  # One variable at a time, as there may be many cells.
-        bounds = f"{float(found['lower'].min()):,.4g} to {float(found['upper'].max()):,.4g}"
-        values = f"{float(found['y'].min()):,.4g} to {float(found['y'].max()):,.4g}"
+        ends = found["lower"].min(), found["upper"].max(), found["y"].min(), found["y"].max()
+        lowest, highest, least, most = (four_digits(float(end)) for end in ends)
     return (
         f"{nominal_coverage(run):.0%} intervals contain {held:.1%} of the test values; mean width "
-        f"{width:,.4g}, bounds from {bounds}, values from {values}"
+        f"{four_digits(width)}, bounds from {lowest} to {highest}, values from {least} to {most}"
     )
 
 

@@ -95,12 +95,14 @@ def repeat_season(
     starts: np.ndarray,
     horizon: int,
     season: int,
-    calendar: Calendar | None = None,
+    calendar: Calendar,
 ) -> np.ndarray:
     """Repeat the latest observed value a whole number of seasons before each target.
 
+    >>> from stforecast.data.clock import Calendar
+    >>> hours = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("1h"))
     >>> day = np.array([[1.0], [2.0], [np.nan], [4.0]])
-    >>> repeat_season(day, np.array([4]), horizon=3, season=2).ravel().tolist()
+    >>> repeat_season(day, np.array([4]), horizon=3, season=2, calendar=hours).ravel().tolist()
     [1.0, 4.0, 1.0]
 
     Args:
@@ -108,9 +110,9 @@ def repeat_season(
         starts: `(windows,)` first target steps; may be the step just after the series.
         horizon: number of target steps.
         season: steps of a season.
-        calendar: wall clock on which seasons of several steps, such as days, are counted; by
-            default they are counted in steps. Where the clock changes, the latest season whose
-            value is known at the window's start may be another one than by steps.
+        calendar: wall clock on which seasons of several steps, such as days, are counted. Where
+            the clock changes, the latest season whose value is known at the window's start may be
+            another one than by steps.
 
     Returns:
         `(cells, windows, horizon)` float32, 0.0 where nothing was observed before.
@@ -119,7 +121,7 @@ def repeat_season(
     ahead, first = np.arange(horizon), np.asarray(starts)[:, None]
     seasons = ahead // season + 1
     steps = first + ahead - season * seasons
-    if calendar is not None and season > 1:
+    if season > 1:
         own = own + calendar.shifts(own)
         steps = calendar.before(first + ahead, season * (seasons + 1))
         for fewer in (seasons, seasons - 1):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import InputError, counted, needing
+from data_prep.base.errors import InputError, needing
 from stforecast.data.dates import steps_in
 from stforecast.data.events import Events
 
@@ -22,22 +22,16 @@ if TYPE_CHECKING:
     from stforecast.data.covariates import Covariates
 
 
-def day_slots(
-    local_times: pd.DatetimeIndex, period: int, step: pd.Timedelta | None = None
-) -> np.ndarray:
+def day_slots(local_times: pd.DatetimeIndex, period: int, step: pd.Timedelta) -> np.ndarray:
     """Return the slots of steps since a Monday's local midnight, modulo `period`, `(steps,)`.
 
     With a period of one day, or a part of it, slot 0 is at local midnight; with a period of a week,
-    on Monday at midnight. Changes to and from daylight saving time skip or repeat slots. The length
-    of a step is by default the most common difference of the times.
+    on Monday at midnight. Changes to and from daylight saving time skip or repeat slots.
 
-    >>> day_slots(pd.date_range("2013-11-01 22:00", periods=4, freq="1h"), period=24).tolist()
+    >>> hour = pd.Timedelta("1h")
+    >>> day_slots(pd.date_range("2013-11-01 22:00", periods=4, freq=hour), 24, hour).tolist()
     [22, 23, 0, 1]
     """
-    if step is None:
-        if len(local_times) < 2:
-            raise InputError(f"{counted(len(local_times), 'time step')}; slots need at least two")
-        step = pd.Series(local_times).diff().mode().iloc[0]
     monday = pd.Timestamp("1970-01-05")
     return np.asarray((local_times - monday) // step % period, dtype=np.int64)
 
@@ -107,6 +101,31 @@ class Calendar:
         plain = np.asarray(steps) - np.asarray(lags)
         found = plain + self.shifts(steps) - self.shifts(plain)
         return np.where(found < 0, plain, found)
+
+    def on_wall_clock(self, y: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """Order the targets of windows by the wall clock, as a model learns them.
+
+        Entry j becomes the target j steps after the first one on the wall clock. It differs from
+        target j only if daylight saving time changes between them: an hour that the clock shows
+        twice is there once, and the one before an hour that it skips is there twice. A target
+        beyond the window is replaced by its last one. The targets `(cells, windows, horizon)` may
+        have a further axis.
+        """
+        return self._reordered(y, starts, -1)
+
+    def off_wall_clock(self, y_hat: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """Order forecasts by steps; arguments as `on_wall_clock`, which it reverses."""
+        return self._reordered(y_hat, starts, 1)
+
+    def _reordered(self, values: np.ndarray, starts: np.ndarray, way: int) -> np.ndarray:
+        horizon = values.shape[2]
+        first, ahead = np.asarray(starts)[:, None], np.arange(horizon)
+        moved = self.shifts(first + ahead) - self.shifts(first)
+        if not moved.any():
+            return values
+        entries = (ahead + way * moved).clip(0, horizon - 1)
+        entries = entries.reshape(1, *moved.shape, *[1] * (values.ndim - 3))
+        return np.take_along_axis(values, entries, 2)
 
     def time(self, step: int) -> pd.Timestamp:
         """Return the time of a step on the series' clock; it may lie beyond the series."""

@@ -13,7 +13,7 @@ on the road graph can be inputs, too.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -164,8 +164,12 @@ def read_covariates(
     window: WindowSpec | None,
     columns: Mapping[str, np.ndarray],
     name: str,
+    unread: Sequence[str] = (),
 ) -> Covariates | None:
-    """Read what windows read of further services and of static `columns`, see `Series.columns`."""
+    """Read what windows read of further services and of static `columns`, see `Series.columns`.
+
+    Services that no model reads are `unread`: the cube need not hold them, and they are 0.
+    """
     if window is None or not window.n_covariates:
         return None
     from data_prep.cube import check_finite, observed, services_of  # slow to import
@@ -177,14 +181,19 @@ def read_covariates(
         (window.columns, list(numbers), Words("static column ({static})")),
     ):
         for entry in asked:
-            if entry not in known:
+            if entry not in known and entry not in unread:
                 raise InputError(f"{name}: ", choose(what, entry, known or ["none"]))
+    steps, cells = cube.sizes["time"], cube.sizes["cell"]
     with reading(name, f"at {window.inputs}", "prepare it again"):
-        services = [observed(cube, s).transpose("time", "cell").to_numpy() for s in window.services]
+        services = [
+            np.zeros((steps, cells))
+            if s in unread
+            else observed(cube, s).transpose("time", "cell").to_numpy()
+            for s in window.services
+        ]
     for s, values in zip(window.services, services, strict=True):
         check_finite(values, s, cube.indexes["time"], cube["cell"].to_numpy(), name)
     own = [numbers[column] for column in window.columns]
-    steps, cells = cube.sizes["time"], cube.sizes["cell"]
     return Covariates(
         np.stack(services, axis=-1).astype(float) if services else np.empty((steps, cells, 0)),
         np.stack(own, axis=-1).astype(float) if own else np.empty((cells, 0)),

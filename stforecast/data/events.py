@@ -51,9 +51,6 @@ def read_texts(path: Path, what: str, columns: Sequence[str], remedy: str) -> pd
     return table
 
 
-KIND, DATE, START, END, CELLS = "kind", "date", "start", "end", "cells"
-"""Columns of a table of events."""
-
 REMEDY = (
     "give a CSV file with the columns kind, start and end (or date) and, for events at some cells "
     "only, cells"
@@ -119,7 +116,8 @@ class Events:
     def inputs(self, starts: np.ndarray, horizon: int, calendar: Calendar) -> np.ndarray:
         """Return the share of each target step that events of each kind take, times their scale.
 
-        Its shape is `(cells, windows, horizon, kinds)`, float32.
+        Targets are in the order of the wall clock. Its shape is `(cells, windows, horizon, kinds)`,
+        float32.
         """
         first = int(starts.min()) if len(starts) else 0
         steps = starts[:, None] + np.arange(horizon) - first
@@ -127,7 +125,7 @@ class Events:
         shares = self.shares(calendar.time(first), calendar.step, n_steps)
         if self.scale is not None:
             shares *= self.scale.astype(np.float32)
-        return shares[:, steps]
+        return calendar.on_wall_clock(shares[:, steps], starts)
 
     def fit_scale(self, calendar: Calendar, learned: slice, data: str) -> np.ndarray:
         """Return `scale`, fitted on the steps of the targets of the training part.
@@ -167,22 +165,22 @@ def read_events(
     known: Sequence[str] | None = None,
 ) -> Events:
     """Read a table of events; `known` are the kinds that a model was fitted on, if any."""
-    table = read_texts(Path(path), "table of events", (KIND,), REMEDY)
+    table = read_texts(Path(path), "table of events", ("kind",), REMEDY)
     if not len(table) and known is None:
         raise InputError(f"{path}: no event in it; {REMEDY}")
-    if odd := [kind for kind in table[KIND] if not kind or "," in kind]:
-        line = _line(path, table[KIND] == odd[0])
+    if odd := [kind for kind in table["kind"] if not kind or "," in kind]:
+        line = _line(path, table["kind"] == odd[0])
         raise InputError(f"{line}: the kind is {odd[0]!r}; give a name without commas")
-    kinds = tuple(sorted(set(table[KIND])) if known is None else known)
-    if new := sorted(set(table[KIND]) - set(kinds)):
-        line = _line(path, table[KIND] == new[0])
+    kinds = tuple(sorted(set(table["kind"])) if known is None else known)
+    if new := sorted(set(table["kind"]) - set(kinds)):
+        line = _line(path, table["kind"] == new[0])
         raise InputError(
             f"{line}: {choose('kind of event', new[0], kinds)}; the model was fitted without it, "
             "so remove its lines or fit again"
         )
     begin, end = _times(path, table, calendar)
     at = _at(path, table, cells, data)
-    kind = pd.Index(kinds).get_indexer(pd.Index(table[KIND]))
+    kind = pd.Index(kinds).get_indexer(pd.Index(table["kind"]))
     return Events(str(path), kinds, kind, begin, end, at)
 
 
@@ -195,17 +193,17 @@ def _times(
     path: str | os.PathLike[str], table: pd.DataFrame, calendar: Calendar
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return begin and end of each event on the clock of the series, each `(events,)`."""
-    if DATE in table and (hours := [name for name in (START, END) if name in table]):
+    if "date" in table and (hours := [name for name in ("start", "end") if name in table]):
         raise InputError(
-            f"{path}: columns {DATE!r} and {hours[0]!r}; write times with their day as start and "
+            f"{path}: columns 'date' and {hours[0]!r}; write times with their day as start and "
             "end, such as 2013-11-09 20:45, and remove the column date, or keep date alone"
         )
-    names = (DATE, DATE) if DATE in table else (START, END)
+    names = ("date", "date") if "date" in table else ("start", "end")
     if absent := [name for name in names if name not in table]:
         raise InputError(f"{path}: no column {absent[0]!r}, found {some(table)}; {REMEDY}")
     days = [table[name].str.fullmatch(r"\d{4}(-?)\d{2}\1\d{2}") for name in names]
-    if DATE in table and not days[0].all():
-        line, day = _line(path, ~days[0]), table[DATE][~days[0]].iloc[0]
+    if "date" in table and not days[0].all():
+        line, day = _line(path, ~days[0]), table["date"][~days[0]].iloc[0]
         raise InputError(
             f"{line}: the date is {day!r}, expected a day such as 2013-11-09; write events of "
             "hours with start and end"
@@ -213,7 +211,7 @@ def _times(
     begin = _on_clock(path, table[names[0]], calendar)
     end = _on_clock(path, table[names[1]], calendar, whole_days=days[1])
     if (odd := end <= begin).any():
-        ends, starts = table[END][odd].iloc[0], table[START][odd].iloc[0]
+        ends, starts = table["end"][odd].iloc[0], table["start"][odd].iloc[0]
         raise InputError(
             f"{_line(path, odd)}: the event ends at {ends}, not after its start at {starts}; "
             "correct it"
@@ -255,11 +253,11 @@ def _at(
     path: str | os.PathLike[str], table: pd.DataFrame, cells: np.ndarray, data: str
 ) -> np.ndarray:
     """Return the cells of each event, `(events, cells)` bool."""
-    if CELLS not in table:
+    if "cells" not in table:
         return np.ones((len(table), len(cells)), dtype=bool)
     position = {str(cell): i for i, cell in enumerate(cells.tolist())}
     at = np.zeros((len(table), len(cells)), dtype=bool)
-    for row, text in enumerate(table[CELLS]):
+    for row, text in enumerate(table["cells"]):
         named = [name.strip() for name in text.split(";") if name.strip()]
         if unknown := [name for name in named if name not in position]:
             raise InputError(

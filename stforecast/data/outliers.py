@@ -97,7 +97,10 @@ class Bounds:
         lower, upper, usual = map(torch.as_tensor, (self.lower, self.upper, self.usual))
         sizes, factor = values.abs(), torch.ones_like(values)
         for level in (1.5 * 2**i for i in range(20)):
-            factor = torch.where(self._mostly(sizes >= level * usual), level, factor)
+            raised = self._mostly(sizes >= level * usual)
+            if not raised.any():
+                break  # Nor are they at any higher level.
+            factor = torch.where(raised, level, factor)
         zero = sizes == 0
         gone = zero & self._mostly(zero)
 
@@ -208,6 +211,6 @@ def _quantiles(values: np.ndarray, *shares: float) -> list[np.ndarray]:
 
 def _in_last(which: Tensor, span: int) -> Tensor:
     """Count along the first axis how many of the last `span` are True."""
-    counts = which.long().cumsum(dim=0)
+    counts = which.cumsum(dim=0, dtype=torch.int32)
     before = torch.cat([torch.zeros_like(counts[:span]), counts[:-span]])[: len(counts)]
     return counts - before

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from stforecast.data.clients import Partition, one_per_cell, partition_cells, say
-from stforecast.data.clock import Calendar, day_slots
+from stforecast.data.clock import Calendar
 from stforecast.data.covariates import CovariateScaler
 from stforecast.data.dates import DAY
 from stforecast.data.outliers import learnable
@@ -19,16 +19,8 @@ from stforecast.data.partition.heterogeneity import Heterogeneity
 from stforecast.data.scaling import Scaler, fit_scaler
 from stforecast.data.series import Series
 from stforecast.data.splits import Split, make_split
-from stforecast.data.weekly_profile import WeeklyProfile
 from stforecast.data.window_spec import WindowSpec
-from stforecast.data.windows import (
-    Sources,
-    Windows,
-    fill_gaps,
-    make_windows,
-    profile_of,
-    target_windows,
-)
+from stforecast.data.windows import History, Windows, target_windows
 from stforecast.federated.runs.checkpoint import fingerprint
 
 Targets = tuple[np.ndarray, np.ndarray]
@@ -85,17 +77,8 @@ class PreparedSeries:
         return learnable(self.z, self.split.fit, bounds.day)
 
     @cached_property
-    def _filled(self) -> np.ndarray:
-        return fill_gaps(self.learnt, self.window, self.calendar, self._profile)
-
-    @cached_property
-    def _profile(self) -> WeeklyProfile | None:
-        return profile_of(self.learnt, self.window, self.calendar)
-
-    @cached_property
-    def _slots(self) -> np.ndarray:
-        times = self.calendar.local_times(np.arange(len(self.z)))
-        return day_slots(times, self.window.period, self.calendar.step)
+    def _history(self) -> History:
+        return History.of(self.learnt, self.window, self.calendar)
 
     def of_cells(self, some: slice) -> PreparedSeries:
         """Return the data of some cells, if each is a client."""
@@ -118,18 +101,12 @@ class PreparedSeries:
 
         They are cut from the `learnt` values.
         """
-        window, calendar = self.window, self.calendar
-        sources = Sources.of(starts, window, calendar)
+        whole = self._history
+        sources = whole.sources(starts)
 
         def cut(cells: np.ndarray | None) -> Windows:
-            z, filled, profile, own = self.learnt, self._filled, self._profile, calendar
-            if cells is not None:
-                z, filled, own = z[:, cells], filled[:, cells], calendar.of_cells(cells)
-                profile = profile and profile.of_cells(cells)
-            return make_windows(
-                z, sources, window, self._slots, own,
-                filled=filled, profile=profile, with_next=with_next,
-            )  # fmt: skip
+            history = whole if cells is None else whole.of_cells(cells)
+            return history.windows(sources, with_next=with_next)
 
         return cut
 

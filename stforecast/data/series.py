@@ -229,8 +229,16 @@ def cells_as_text(cells: np.ndarray) -> pd.Index:
     return pd.Index(cells).astype(str)
 
 
-def as_series(data: Data, service: str | None = None, window: WindowSpec | None = None) -> Series:
-    """Read one service from data of any accepted kind, and the covariates of windows."""
+def as_series(
+    data: Data,
+    service: str | None = None,
+    window: WindowSpec | None = None,
+    unread: Sequence[str] = (),
+) -> Series:
+    """Read one service from data of any accepted kind, and the covariates of windows.
+
+    Further services that no model reads are `unread`, see `read_covariates`.
+    """
     cube, name = open_cube(data), name_of(data)
     calendar = Calendar.from_cube(cube)
     values = observed(cube, choose_service(cube, service, name))
@@ -253,7 +261,7 @@ def as_series(data: Data, service: str | None = None, window: WindowSpec | None 
         name=name,
         locations=np.stack([columns["lon"], columns["lat"]], axis=1) if placed else None,
         adjacency=_adjacency(cube, name),
-        covariates=read_covariates(cube, str(values.name), window, columns, name),
+        covariates=read_covariates(cube, str(values.name), window, columns, name, unread),
         zone=_zone(data.index) if isinstance(data, pd.DataFrame) else calendar.time_zone,
         columns=columns,
         preparation=preparation_of(cube),

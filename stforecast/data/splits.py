@@ -38,13 +38,6 @@ class Cut(NamedTuple):
     fit: slice
 
 
-def cut_spans(spans: Sequence[range], first: int, spec: WindowSpec) -> Cut:
-    """Cut spans of steps; targets lie in their span, inputs may lie before it."""
-    train, validation, test = (range(s.start, s.stop + 1 - spec.horizon) for s in spans)
-    fit = slice(spans[0].start, spans[0].stop)
-    return Cut(range(first, train.stop), validation, test, fit)
-
-
 def first_training_start(
     local_times: pd.DatetimeIndex, step: pd.Timedelta, spec: WindowSpec, part: range
 ) -> int:
@@ -298,8 +291,11 @@ def _cutter(
     spans_of = _spans(rule, step, local_times)
 
     def cut(n: int) -> Cut:
-        spans = spans_of(n)
-        return cut_spans(spans, first_training_start(local_times, step, spec, spans[0]), spec)
+        spans = spans_of(n)  # Targets lie in their span, inputs may lie before it.
+        train, validation, test = (range(s.start, s.stop + 1 - spec.horizon) for s in spans)
+        first = first_training_start(local_times, step, spec, spans[0])
+        fit = slice(spans[0].start, spans[0].stop)
+        return Cut(range(first, train.stop), validation, test, fit)
 
     return cut
 

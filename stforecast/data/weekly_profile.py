@@ -52,11 +52,10 @@ class WeeklyProfile(NamedTuple):
             return cls(*map(np.concatenate, whole))
         profile = profile_by_step(series, horizon, calendar)
         anomaly = series - profile[: len(series)]
-        newest = pd.DataFrame(np.where(np.isnan(series), np.nan, profile[: len(series)])).ffill()
+        newest = fill_forward(np.where(np.isnan(series), np.nan, profile[: len(series)]))
         means = _means_of_last(anomaly, [calendar.steps_in(span) for span in (DAY, WEEK)])
-        last = [pd.DataFrame(part).ffill().to_numpy() for part in (anomaly, *means)]
-        anomalies = np.stack(last, axis=-1)
-        parts = (profile.T, newest.to_numpy().T, anomalies.swapaxes(0, 1))
+        anomalies = np.stack([fill_forward(part) for part in (anomaly, *means)], axis=-1)
+        parts = (profile.T, newest.T, anomalies.swapaxes(0, 1))
         return cls(*(part.astype(np.float32) for part in parts))
 
     def of_cells(self, position: np.ndarray) -> WeeklyProfile:
@@ -66,12 +65,27 @@ class WeeklyProfile(NamedTuple):
     def inputs(self, starts: np.ndarray, horizon: int, calendar: Calendar) -> np.ndarray:
         """Return inputs of windows, `(cells, windows, horizon + 3)` float32, NaN without readings.
 
-        They are the profile at each target less the profile at the newest reading, and the
-        anomalies.
+        They are the profile at each target, in the order of the wall clock, less the profile at the
+        newest reading, and the anomalies.
         """
         now = np.asarray(starts) - 1
         change = at_targets(self.profile, starts, horizon, calendar) - self.newest[:, now, None]
+        change = calendar.on_wall_clock(change, starts)
         return np.concatenate([change, self.anomalies[:, now]], axis=-1)
+
+
+def fill_forward(values: np.ndarray) -> np.ndarray:
+    """Return `values` `(steps, cells)` with the last value before each gap, NaN without any.
+
+    >>> fill_forward(np.array([[np.nan], [1.0], [np.nan]])).ravel().tolist()
+    [nan, 1.0, 1.0]
+    """
+    gaps = np.asarray(np.isnan(values).any(axis=0))
+    if not gaps.any():
+        return values
+    found = values.copy()
+    found[:, gaps] = pd.DataFrame(values[:, gaps]).ffill().to_numpy()
+    return found
 
 
 def _means_of_last(values: np.ndarray, spans: list[int]) -> Iterator[np.ndarray]:

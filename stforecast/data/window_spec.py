@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pandas as pd
 from annotated_types import Le
@@ -214,25 +214,23 @@ class WindowSpec(CheckedOptions):
         >>> spec.extra_lags, spec.calendar
         ('2-168', 'week')
         """
-        spec = self
-        if spec.extra_lags == AUTO:
-            lags = auto_lags(step, spec.horizon, n_training, spec.closeness)
-            spec = dataclasses.replace(spec, extra_lags=lags)
-        if spec.extra_lags == AUTO_DAYS:
-            lags = days_lags(step, spec.horizon, n_training, spec.at(step).lags)
-            spec = dataclasses.replace(spec, extra_lags=lags)
-        if spec.calendar in (AUTO, AUTO_WEEKDAYS):
-            calendar = auto_calendar(step, n_training, spec.calendar)
-            spec = dataclasses.replace(spec, calendar=calendar)
-        if spec.profile == AUTO:
+        found: dict[str, Any] = {}
+        if self.extra_lags == AUTO:
+            found["extra_lags"] = auto_lags(step, self.horizon, n_training, self.closeness)
+        if self.extra_lags == AUTO_DAYS:
+            taken = self.at(step).lags
+            found["extra_lags"] = days_lags(step, self.horizon, n_training, taken)
+        if self.calendar in (AUTO, AUTO_WEEKDAYS):
+            found["calendar"] = auto_calendar(step, n_training, self.calendar)
+        if self.profile == AUTO:
             repeats = not DAY % step and n_training * step >= 2 * WEEK
-            spec = dataclasses.replace(spec, profile="week" if repeats else "none")
-        if spec.profile == "week" and DAY % step:
+            found["profile"] = "week" if repeats else "none"
+        if self.profile == "week" and DAY % step:
             raise InputError(
                 f"profile is week, but a day is not a whole number of steps of {step}; ",
                 Words("give {profile:none}"),
             )
-        return spec
+        return dataclasses.replace(self, **found)
 
     def at(self, step: pd.Timedelta) -> WindowSpec:
         """Convert a period of 0 and times among `extra_lags` to steps.
@@ -265,6 +263,11 @@ class WindowSpec(CheckedOptions):
         """Values of `extra_lags`, in steps."""
         return tuple(lag for text in self._lag_texts() for lag in _lag_range(text))
 
+    @property
+    def all_lags(self) -> tuple[int, ...]:
+        """Steps back of all readings, in input order: `lags`, then `further_lags`."""
+        return (*self.lags, *self.further_lags)
+
     def _lag_texts(self) -> list[str]:
         if self.extra_lags in ("", AUTO, AUTO_DAYS):
             return []
@@ -272,11 +275,16 @@ class WindowSpec(CheckedOptions):
 
     @property
     def n_inputs(self) -> int:
-        """Number of inputs of a window: `lags`, `further_lags` and `n_known` others."""
+        """Number of inputs of a window: `n_readings`, then `n_known` others."""
+        return self.n_readings + self.n_known
+
+    @property
+    def n_readings(self) -> int:
+        """Number of readings of a window: of `lags` and `further_lags`."""
         further = sum(
             1 if unit_of_span(text) else len(_lag_range(text)) for text in self._lag_texts()
         )
-        return self.closeness + self.periods + further + self.n_known
+        return self.closeness + self.periods + further
 
     @property
     def n_known(self) -> int:
@@ -291,7 +299,7 @@ class WindowSpec(CheckedOptions):
     @property
     def special(self) -> slice:
         """Places of the inputs of holidays and events."""
-        first = self.n_inputs - self.n_known + CALENDAR_INPUTS[self.calendar]
+        first = self.n_readings + CALENDAR_INPUTS[self.calendar]
         return slice(first, first + self.n_special)
 
     @property

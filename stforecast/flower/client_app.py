@@ -12,9 +12,10 @@ from data_prep.base.errors import InputError
 from data_prep.base.files import WriteError
 from stforecast.federated.nodes.messages import OF_SUMS, Message
 from stforecast.federated.nodes.run_settings import FederationSettings
-from stforecast.flower.node import FlowerNode, Place, check_allowed, in_sum
+from stforecast.flower.node import FlowerNode, Place, check_allowed, in_sum, in_totals
 from stforecast.flower.settings import read_run
 from stforecast.flower.telemetry import show_log
+from stforecast.flower.totals import OF_TOTALS
 from stforecast.flower.wire import pack, unpack
 
 log = logging.getLogger(__name__)
@@ -37,8 +38,10 @@ def answer_of_node(
     check_allowed(run, node_config)
     place = Place.of(node_config, message.about.get("run"))
     task = message.about.get("task")
-    if run.secure and task in OF_SUMS:
+    if task in OF_SUMS:
         return in_sum(run, place, message)
+    if task in OF_TOTALS:
+        return in_totals(run, place, message)
     before = message.about["round"] if task == "round" else None
     files = [path.stat() for path in (place.data, *place.data.rglob("*"))]
     changed = max(s.st_mtime_ns for s in files), sum(s.st_size for s in files), len(files)

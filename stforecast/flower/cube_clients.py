@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -39,6 +39,7 @@ from stforecast.forecasting.trained_method import (
     cells_of_clients,
     client_samples,
 )
+from stforecast.models.mixed import MixedOptions, unread_services, with_own_inputs
 
 if TYPE_CHECKING:
     from stforecast.flower.settings import RunSettings
@@ -53,7 +54,12 @@ class CubeClients(OwnClients):
     """The clients of a cube, see `stforecast.federated.nodes.run_settings.OwnClients`."""
 
     def __init__(self, run: RunSettings, path: Path, first: int, model: str = "") -> None:
-        config, series = run.chosen, _read(run, path)
+        config, unread = run.chosen, tuple[str, ...]()
+        if model and isinstance(config.model_options, MixedOptions):
+            options = with_own_inputs(config.model_options, model)
+            config = dataclasses.replace(config, model_options=options)
+            unread = unread_services([model], config.window)
+        series = _read(run, path, unread)
         own = config.data
         data = prepare(series, config.window, own.split, own.scale, config.clients, own.outliers)
         models = models_of_node(config, model, first, len(data.clients))
@@ -67,7 +73,8 @@ class CubeClients(OwnClients):
         method = build_method(config, cells_of_clients(config, data))
         self.trainer = self._trainer(method, data, data.split.train, data.split.validation)
         cube = fingerprint(*series.identity())
-        self.identity: Mapping[str, Any] = {"cube": cube, **data.identity()}
+        own_model = {"model": model} if model else {}
+        self.identity: Mapping[str, Any] = {"cube": cube, **own_model, **data.identity()}
 
     def _trainer(
         self, method: Method, data: PreparedSeries, train: np.ndarray, validation: np.ndarray
@@ -139,8 +146,11 @@ class RunOfNode(UnfinishedForecastRun):
         return {}
 
 
-def _read(run: RunSettings, path: Path) -> Series:
-    """Return the series of a cube, in the unit and the zone of the federation if it has any."""
+def _read(run: RunSettings, path: Path, unread: Sequence[str]) -> Series:
+    """Return the series of a cube, in the unit and the zone of the federation if it has any.
+
+    The cube need not hold further services that are `unread`.
+    """
     window = run.chosen.window
     if window.columns:
         raise InputError(
@@ -148,7 +158,7 @@ def _read(run: RunSettings, path: Path) -> Series:
             "all nodes; ",
             Words("leave out {static}"),
         )
-    series = as_series(path, run.config.data.service, window)
+    series = as_series(path, run.config.data.service, window, unread)
     if series.calendar.step != run.step:
         raise InputError(
             f"{path}: steps of {in_minutes(series.calendar.step)}, the federation's are "

@@ -1,14 +1,7 @@
 """A SuperNode's side: some clients of the federation, whose data stay here.
 
 The node's configuration, set by its owner, gives the path of its data and their clients' numbers in
-the federation; the server cannot change it:
-
-    data            path of the cube, or of the images: a folder or a NumPy file
-    first-client    number of its first client in the whole federation, from 0
-    out             folder for the clients' state and results; by default beside the data
-    model           model of its clients, one of the federation's; by default they take turns
-    require-secure-aggregation      true: refuse runs whose server learns more than sums
-    allow-disclosure                true: take part also where others can compute the readings
+the federation (`stforecast.flower.node_settings.NodeSettings`); the server cannot change it.
 
 At the end the folder holds the results of this node's clients, see `OwnClients`.
 """
@@ -25,12 +18,15 @@ import torch
 
 from data_prep.base.errors import InputError, Words
 from stforecast.federated.nodes.disclosure import check_node, fewest_of_sums, warn_owner
-from stforecast.federated.nodes.masker import masker_beside
+from stforecast.federated.nodes.masker import Masker, masker_beside
 from stforecast.federated.nodes.messages import Message
 from stforecast.federated.nodes.node import Node
 from stforecast.federated.nodes.run_settings import FederationSettings
 from stforecast.federated.runs.run_folder import CHECKPOINTS, writing
-from stforecast.flower.node_settings import ALLOW, SECURE_ONLY
+from stforecast.federated.uploads.masking import SecureSums
+from stforecast.flower.node_settings import ALLOW, SECURE_ONLY, SHARE_TOTALS
+from stforecast.flower.settings import RunSettings
+from stforecast.flower.totals import part_of_node
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +39,7 @@ class Place(NamedTuple):
     out: Path
     allow_disclosure: bool = False
     model: str = ""
+    share_totals: bool = False
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any], token: object) -> Place:
@@ -64,7 +61,8 @@ class Place(NamedTuple):
             )
         out = Path(str(node_config.get("out", data.with_suffix(".federation"))))
         allowed, model = bool(node_config.get(ALLOW)), str(node_config.get("model", ""))
-        return cls(data, first, out, allowed, model).of_run(token)
+        shares = bool(node_config.get(SHARE_TOTALS))
+        return cls(data, first, out, allowed, model, shares).of_run(token)
 
     def of_run(self, token: object) -> Place:
         """Return the place with the folder of a run in its `out`."""
@@ -150,6 +148,17 @@ class FlowerNode:
 
 def in_sum(run: FederationSettings, place: Place, message: Message) -> Message:
     """Return a node's answer to a message of a secure sum, for which it reads no data."""
-    assert run.secure
+    return _masker(run, place).answer(message)
+
+
+def in_totals(run: FederationSettings, place: Place, message: Message) -> Message:
+    """Return a node's answer to a message of totals, for which it trains no clients."""
+    if not (isinstance(run, RunSettings) and run.totals):
+        raise InputError("the server asks for totals, which are not among the run's settings")
+    return part_of_node(place, _masker(run, place), message)
+
+
+def _masker(run: FederationSettings, place: Place) -> Masker:
+    """Return the masker of a node's sums, also of a run whose uploads are plain."""
     fewest = fewest_of_sums(run, allowed=place.allow_disclosure)
-    return masker_beside(place.out / CHECKPOINTS, place.first, run.secure, fewest).answer(message)
+    return masker_beside(place.out / CHECKPOINTS, place.first, run.secure or SecureSums(), fewest)

@@ -16,6 +16,9 @@ from stforecast.flower.supernode import HOST, find_program
 SECURE_ONLY = "require-secure-aggregation"
 """Key of whether a node takes part only in runs with secure aggregation."""
 
+SHARE_TOTALS = "share-totals"
+"""Key of whether a node adds to the totals of a federation."""
+
 ALLOW = "allow-disclosure"
 """Key of whether a node takes part where others can compute its readings."""
 
@@ -31,7 +34,9 @@ class NodeSettings:
         first_client: number of this node's first client in the whole federation, counted from 0.
         out: folder for the clients' state and results; by default beside the data.
         model: model of this node's clients, one of those that the federation names, such as
-            "mlp:hidden_size=16"; by default its clients take turns at them.
+            "mlp:hidden_size=16"; by default its clients take turns at them. It may read other
+            services than they do, as in "mlp:hidden_size=16:inputs=call" or with inputs=none; data
+            need no service that it does not read.
         root_certificates: certificate of the authority that signed the server's certificate; by
             default those of the system.
         key: private key of this node (P-384), whose public half is registered.
@@ -39,6 +44,8 @@ class NodeSettings:
             the nodes.
         allow_disclosure: take part also in runs whose server, or whose only other party, can
             compute this node's readings from what it sends.
+        share_totals: add this node's forecasts and test readings to the totals over three nodes or
+            more, if the server asks for them.
         insecure: use no encryption, for trials on one machine.
     """
 
@@ -51,6 +58,7 @@ class NodeSettings:
     key: Path | None = None
     require_secure_aggregation: bool = False
     allow_disclosure: bool = False
+    share_totals: bool = False
     insecure: bool = False
 
     def check(self) -> None:
@@ -103,14 +111,14 @@ class NodeSettings:
             "data": str(self.data.resolve()),
             "first-client": self.first_client,
         }
-        if self.out:
-            given["out"] = str(self.out.resolve())
-        if self.model:
-            given["model"] = self.model
-        if self.require_secure_aggregation:
-            given[SECURE_ONLY] = True
-        if self.allow_disclosure:
-            given[ALLOW] = True
+        further: dict[str, str | int] = {
+            "out": str(self.out.resolve()) if self.out else "",
+            "model": self.model,
+            SECURE_ONLY: self.require_secure_aggregation,
+            ALLOW: self.allow_disclosure,
+            SHARE_TOTALS: self.share_totals,
+        }
+        given |= {name: value for name, value in further.items() if value}
         words = " ".join(f"{name}={json.dumps(value)}" for name, value in given.items())
         files = {
             "--root-certificates": self.root_certificates,

@@ -38,9 +38,10 @@ from stforecast.federated.runs.run_folder import (
 from stforecast.federated.runs.unfinished_run import LOCK
 from stforecast.federated.uploads.uplink import guarantee
 from stforecast.flower.gate import check_superlink_of
-from stforecast.flower.settings import read_run
+from stforecast.flower.settings import RunSettings, read_run
 from stforecast.flower.standing import JOURNAL, RESULTS
 from stforecast.flower.telemetry import JsonLines, MetricsFile, show_log
+from stforecast.flower.totals import learn_totals
 from stforecast.flower.wire import GridLink
 
 log = logging.getLogger(__name__)
@@ -106,8 +107,12 @@ def serve(link: Any, run: FederationSettings) -> dict[str, Any]:
         guarantee(config.uplink, 1, run.covered)
         finished = coordinator.run(_log_round)
         write_rounds(out, run, coordinator)
-        about = {**_results(run, coordinator, finished), LINES: lines_of_tables(out)}
-        about |= guarantee(config.uplink, coordinator.uploads, run.covered)
+        about, shared = _results(run, coordinator, finished), []
+        if isinstance(run, RunSettings) and run.totals:
+            about["totals"] = learn_totals(run, coordinator, out)
+            shared = ["totals: sums over nodes of test readings and forecasts"]
+        about[LINES] = lines_of_tables(out)
+        about |= guarantee(config.uplink, coordinator.uploads, run.covered, shared)
         if "privacy" in about:
             log.info("differential privacy: %s", about["privacy"])
         known = event("finished", best_round=about["best_round"], test=about["test"])

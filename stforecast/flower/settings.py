@@ -27,9 +27,11 @@ from stforecast.data.partition import parse_partition
 from stforecast.data.splits import parse_split
 from stforecast.federated.core.method import Method
 from stforecast.federated.nodes.masker import METRICS
+from stforecast.federated.nodes.messages import FEW
 from stforecast.federated.nodes.run_settings import FederationSettings, Refits
 from stforecast.flower.cube_clients import BEFORE_TEST, ON_ALL, CubeClients
 from stforecast.forecasting.config import Config, resolve
+from stforecast.forecasting.groups import check_adds_up
 from stforecast.forecasting.trained_method import build_method
 from stforecast.methods import METHODS
 
@@ -49,6 +51,7 @@ class RunSettings(FederationSettings):
         time_zone: IANA name of the zone whose wall clock all nodes follow; empty if each follows
             that of its own data.
         units: unit to which all nodes convert their data; empty if each has its own.
+        totals: whether the server learns at the end what the cells of all nodes carry together.
     """
 
     task = DEFAULT
@@ -59,6 +62,7 @@ class RunSettings(FederationSettings):
     step: pd.Timedelta = HOUR
     time_zone: str = ""
     units: str = ""
+    totals: bool = False
 
     def __post_init__(self) -> None:
         """Choose lags, calendar and rounds."""
@@ -108,12 +112,13 @@ class RunSettings(FederationSettings):
     def read(cls, settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of the forecast, step, zone and units."""
         own = {"time_zone": str(values["time-zone"]), "units": str(values["units"])}
-        return {"config": resolve(**settings), "step": parse_step(str(values["step"])), **own}
+        step, totals = parse_step(str(values["step"])), bool(values.get("totals", False))
+        return {"config": resolve(**settings), "step": step, "totals": totals, **own}
 
     def as_run_config(self) -> dict[str, Any]:
         """Return flat values for Flower's run configuration."""
         own = {"step": str(self.step), "time-zone": self.time_zone, "units": self.units}
-        return super().as_run_config() | own
+        return super().as_run_config() | own | {"totals": self.totals}
 
     def check(self) -> None:
         """Refuse also what needs other nodes' data, and steps besides rounds."""
@@ -121,6 +126,16 @@ class RunSettings(FederationSettings):
         if self.time_zone:
             check_time_zone(self.time_zone)
         check_config(self.chosen)
+        if self.totals:
+            checks = self.units, self.time_zone, self.config.has_intervals
+            if not all(checks) or self.patience.min_parties < FEW:
+                raise InputError(
+                    Words(
+                        "{totals} adds forecasts with bounds over three nodes or more; also give "
+                        "{units}, {time_zone}, {intervals:conformal} and {min_parties:3} or more"
+                    )
+                )
+            check_adds_up(self.config.data.service or "", self.units)
 
 
 def read_run(values: Mapping[str, Any]) -> FederationSettings:
@@ -156,34 +171,23 @@ def parse_step(text: str) -> pd.Timedelta:
 
 def check_config(config: Config) -> None:
     """Check that a forecast needs no other node's data, and no steps besides rounds."""
-    if config.data.scale != "cell":
-        raise InputError(
-            f"scale is {config.data.scale!r}: no node knows the others' values; take scale 'cell'"
-        )
-    if parse_partition(config.clients) or config.clients.endswith(".csv"):
-        raise InputError(
-            f"clients is {config.clients!r}: no node knows the others' cells; give each node the "
-            "cells of one client and clients 'all', or 'cell', or a column of the nodes' cubes"
-        )
-    if config.rolling.refit not in ("once", "final", "never"):
-        raise InputError(
-            f"refit is {config.rolling.refit!r}: nodes refit before the test part and after it; ",
-            Words("take {refit:once}, {refit:final} or {refit:never}"),
-        )
-    if config.window.events:
-        raise InputError(
-            f"events is {config.window.events!r}: nodes read no table of events; leave it out"
-        )
-    if config.run.engine != LOCAL:
-        raise InputError(
-            f"engine is {config.run.engine!r}: each node trains its clients in one process; leave "
-            "it out"
-        )
-    if config.window.target == CHOSEN:
-        raise InputError(
-            f"target is {CHOSEN!r}: the server has no validation data to choose it; ",
-            Words("give a {target}"),
-        )
+    given, window = config.flat(), config.window
+    divided = parse_partition(config.clients) or config.clients.endswith(".csv")
+    refits = Words("take {refit:once}, {refit:final} or {refit:never}")
+    for name, odd, *why in (
+        ("scale", config.data.scale != "cell", "no node knows the others' values; take 'cell'"),
+        ("clients", divided, "no node knows the others' cells; give each node the cells of one "
+         "client and clients 'all', or 'cell', or a column of the nodes' cubes"),
+        ("refit", config.rolling.refit not in ("once", "final", "never"),
+         "nodes refit before the test part and after it; ", refits),
+        ("events", window.events, "nodes read no table of events; leave it out"),
+        ("engine", config.run.engine != LOCAL,
+         "each node trains its clients in one process; leave it out"),
+        ("target", window.target == CHOSEN, "the server has no validation data to choose it; ",
+         Words("give a {target}")),
+    ):  # fmt: skip
+        if odd:
+            raise InputError(f"{name} is {given[name]!r}: ", *why)
 
 
 PROJECT = """[project]

@@ -8,6 +8,7 @@ day's season in the training part, so that they can be compared.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import re
 import time
@@ -23,13 +24,14 @@ import xarray as xr
 from data_prep.base.errors import InputError, counted
 from data_prep.base.errors import some as some_of
 from data_prep.base.progress import noting
+from stforecast.bench import RAY
 from stforecast.data.anchors import repeat_season
 from stforecast.data.clock import Calendar
 from stforecast.data.dates import DAY, WEEK, divides_a_day
 from stforecast.data.prepared import PreparedSeries, Targets
 from stforecast.data.series import Series
 from stforecast.data.splits import Split
-from stforecast.forecasting.config import Config
+from stforecast.forecasting.config import Config, RunOptions
 from stforecast.forecasting.history import warn_of_far_bounds
 from stforecast.forecasting.model import FittedModel
 from stforecast.forecasting.rolling import Rolling
@@ -174,36 +176,26 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """Forecasts and bounds of some cells by one model, each computed once.
+    """Forecasts and bounds of all cells of an evaluation, each computed once.
 
     The intervals of a model that is not calibrated are calibrated on the validation part.
-
-    Attributes:
-        whole: the evaluation of all cells.
-        some: its cells.
     """
 
-    whole: Evaluation
-    some: slice
+    evaluation: Evaluation
 
-    @cached_property
+    @property
     def data(self) -> PreparedSeries:
         """The series of its cells."""
-        return self.whole.data.of_cells(self.some)
+        return self.evaluation.data
 
     @property
     def config(self) -> Config:
         """Settings of the model."""
-        return self.whole.model.config
+        return self.evaluation.config
 
     @cached_property
     def _limits(self) -> tuple[np.ndarray, np.ndarray]:
-        return self.whole.model.limits.scores(self.data.scaler, len(self.data.series.cells))
-
-    @cached_property
-    def scale(self) -> Scale | None:
-        """What scaled metrics divide by; None without a training part."""
-        return self.whole.scale and self.whole.scale.of_cells(self.some)
+        return self.evaluation.model.limits.scores(self.data.scaler, len(self.data.series.cells))
 
     @cached_property
     def validation(self) -> Forecasts:
@@ -230,9 +222,7 @@ class Shard:
         return self._timed_test[0]
 
     def _forecasts(self, starts: np.ndarray, targets: Targets) -> Forecasts:
-        data, predictor = self.data, self.whole.model.predictor
-        if not self.whole.is_one and isinstance(predictor, Rolling | TrainedMethod):
-            predictor = predictor.for_cells(self.some)
+        data, predictor = self.data, self.evaluation.model.predictor
         bands = raw_bands(predictor, data.z, starts, data.calendar, self.config.coverages)
         return Forecasts(starts, bands, *targets)
 
@@ -248,8 +238,7 @@ class Shard:
 
     def _widened(self) -> tuple[Bands, dict[float, Calibration]]:
         data, test, coverage = self.data, self.test, self.config.coverage
-        if (known := self.whole.model.calibration) is not None:
-            known = known if self.whole.is_one else known.of_cells(self.some)
+        if (known := self.evaluation.model.calibration) is not None:
             widest = Bands(test.bands.centre, {coverage: test.bands.bounds[coverage]})
             bands = known.calibrated(widest, data.z, test.starts, data.calendar)
             return bands, {coverage: known}
@@ -257,7 +246,7 @@ class Shard:
             shape = (len(test.y), test.y.shape[2], 2)
             as_it_is = Calibration(np.zeros(shape), np.full(shape, np.inf))
             return test.bands, dict.fromkeys(test.bands.bounds, as_it_is)
-        return calibrate(data, self.known, test, options, self.whole.error_scale)
+        return calibrate(data, self.known, test, options, self.evaluation.error_scale)
 
     def found(self, *, errors: bool, is_chosen: bool) -> Found:
         """Compute what is kept of it, and drop what is not read again.
@@ -308,7 +297,7 @@ class Shard:
         A target or bound at a limit is exactly that, whatever the rounding of its z-score.
         """
         found = self.data.scaler.of_cells(some).inverse(values, cell_axis=0)
-        for limit, score in zip(self.whole.model.limits, self._limits, strict=True):
+        for limit, score in zip(self.evaluation.model.limits, self._limits, strict=True):
             found = np.where(values == score[some].astype(values.dtype), limit, found)
         return found
 
@@ -318,7 +307,8 @@ class Shard:
         scaled, raw = [], []
         for some in blocks_of(len(forecasts.y), SUMMED):
             y_hat, y = forecasts.bands.centre[some], forecasts.y[some]
-            mask, scale = forecasts.mask[some], self.scale and self.scale.of_cells(some)
+            mask, scale = forecasts.mask[some], self.evaluation.scale
+            scale = scale and scale.of_cells(some)
             scaled.append(error_sums(y_hat, y, mask, of_scores))
             y_hat, y = self.raw(y_hat, some), self.raw(y, some)
             raw.append(error_sums(y_hat, y, mask, scale=scale))
@@ -332,7 +322,7 @@ class Shard:
         test, scaled, raw = self.test, [], []
         for some in blocks_of(len(test.y), SUMMED):
             own, y, mask = bands.of_cells(some), test.y[some], test.mask[some]
-            scale = self.scale and self.scale.of_cells(some)
+            scale = self.evaluation.scale and self.evaluation.scale.of_cells(some)
             scaled.append(interval_sums(own, y, mask, self.config.coverage))
             own = own.map(partial(self.raw, some=some))
             raw.append(interval_sums(own, self.raw(y, some), mask, self.config.coverage, scale))
@@ -351,6 +341,9 @@ class Evaluation:
     Attributes:
         model: the model.
         data: the data, split and scaled.
+        run: engine, actors and workers that evaluate shards; None for this process.
+        whole: the evaluation that it is a part of; None for the evaluation of all cells.
+        some: its cells there.
         took: seconds that the forecasts of the test part took.
         after: what calibrates the window after the test part.
         tables: tables of errors by split, and whose they are.
@@ -358,6 +351,9 @@ class Evaluation:
 
     model: FittedModel
     data: PreparedSeries
+    run: RunOptions | None = None
+    whole: Evaluation | None = None
+    some: slice = field(default_factory=lambda: slice(None))
     took: float | None = field(default=None, init=False)
     after: Calibration | None = field(default=None, init=False)
     tables: dict[str, dict[By, list[pd.DataFrame]]] | None = field(default=None, init=False)
@@ -379,17 +375,43 @@ class Evaluation:
         """Whether there is one shard."""
         return len(self.shards) == 1
 
-    def shard(self, some: slice) -> Shard:
-        """Return the shard of some cells."""
-        return self._only if self.is_one else Shard(self, some)
-
     @cached_property
-    def _only(self) -> Shard:
-        return Shard(self, self.shards[0])
+    def shard(self) -> Shard:
+        """Forecasts and bounds of all its cells."""
+        return Shard(self)
+
+    def part(self, some: slice, data: PreparedSeries | None = None) -> Evaluation:
+        """Return the evaluation of some cells, if each is a client; `data` are theirs."""
+        if self.is_one:
+            return self
+        model, data = self.model, data or self.data.of_cells(some)
+        assert isinstance(model.predictor, Rolling | TrainedMethod)
+        of_cells = dataclasses.replace(
+            model,
+            cells=data.series.cells,
+            clients=data.clients,
+            scaler=data.scaler,
+            predictor=model.predictor.of_cells(some),
+            calibration=model.calibration and model.calibration.of_cells(some),
+        )
+        return Evaluation(of_cells, data, whole=self, some=some)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process needs: of the whole, what all parts share."""
+        if self.whole:
+            _ = self.scale, self.season, self.error_scale  # They are cached, so in `vars`.
+        return {**vars(self), "whole": None}
+
+    def release(self) -> None:
+        """Take what the model holds in files out of the memory, until it is read again."""
+        if isinstance(self.model.predictor, Rolling | TrainedMethod):
+            self.model.predictor.release()
 
     @cached_property
     def scale(self) -> Scale | None:
         """What scaled metrics divide by; None without a training part."""
+        if self.whole:
+            return self.whole.scale and self.whole.scale.of_cells(self.some)
         if not len(self.data.split.train):
             return None
         shards = shards_of(len(self.data.series.cells))
@@ -399,15 +421,18 @@ class Evaluation:
     @cached_property
     def season(self) -> int:
         """Steps of the season of seasonal naive."""
-        return better_season(self.data)
+        return self.whole.season if self.whole else better_season(self.data)
 
     @cached_property
     def error_scale(self) -> ErrorScale | None:
         """Size of errors by time, whose weights are fitted once for all shards; None for one."""
-        if self.is_one or self.config.interval.intervals != "normalised":
+        if self.whole:
+            return self.whole.error_scale
+        calibrated = self.model.calibration is not None or not len(self.data.split.test)
+        if self.is_one or calibrated or self.config.interval.intervals != "normalised":
             return None
-        some = Shard(self, fitted(len(self.data.series.cells)))
-        return fit_scale(some.data, some.known)
+        part = self.part(fitted(len(self.data.series.cells)))
+        return fit_scale(part.data, part.shard.known)
 
     @property
     def seconds(self) -> float:
@@ -512,7 +537,7 @@ class Evaluation:
         """
         errors = spread = 0.0
         for some in self.shards:
-            test = self.shard(some).test
+            test = self.part(some).shard.test
             y, seen = test.y, test.mask
             seen_of_cell = np.maximum(seen.sum(axis=(1, 2), keepdims=True), 1)
             mean = np.where(seen, y, 0.0).sum(axis=(1, 2), keepdims=True) / seen_of_cell
@@ -521,32 +546,45 @@ class Evaluation:
         return float(1 - errors / spread) if spread else float("nan")
 
 
-def evaluated(
-    evaluations: Mapping[str, Evaluation], select: str, *, errors: bool
-) -> Iterator[dict[str, Shard]]:
-    """Evaluate shard by shard; yield each by all selections before it is dropped.
+class Work(NamedTuple):
+    """What is computed of a shard, here or in another process.
 
-    Args:
-        evaluations: the model of each selection, on the same data.
-        select: the chosen selection, whose bounds are kept with a shard.
-        errors: whether errors are summed and tabulated, too.
+    Attributes:
+        parts: the evaluation of its cells by the model of each selection.
+        select: the chosen selection, whose bounds are kept.
+        errors: whether errors are summed.
+        forecasts: whether forecasts are returned.
     """
-    models = list(dict.fromkeys(evaluations.values()))
-    chosen = evaluations.get(select, models[-1])
-    parts: dict[Evaluation, list[Found]] = {model: [] for model in models}
-    for some in noting(chosen.shards, "evaluating"):
-        shards = {model: model.shard(some) for model in models}
-        for model in models:
-            parts[model].append(shards[model].found(errors=errors, is_chosen=model is chosen))
-        yield {name: shards[model] for name, model in evaluations.items()}
-        del shards
-    for model, found in parts.items():
-        model.keep(found, is_chosen=model is chosen)
+
+    parts: Mapping[str, Evaluation]
+    select: str
+    errors: bool
+    forecasts: bool
+
+
+Done = tuple[list[Found], Iterable[tuple[int, dict[str, np.ndarray]]]]
+"""What is kept of a shard for each model; the first cell and `forecast_values` of its blocks."""
+
+
+def do(work: Work) -> Done:
+    """Evaluate a shard; forecasts are converted as they are read."""
+    models = list(dict.fromkeys(work.parts.values()))
+    chosen = work.parts.get(work.select, models[-1])
+    shards = {name: part.shard for name, part in work.parts.items()}
+    found = [m.shard.found(errors=work.errors, is_chosen=m is chosen) for m in models]
+    blocks = blocks_of(len(chosen.data.series.cells), CELLS) if work.forecasts else []
+    return found, ((some.start, forecast_values(shards, work.select, some)) for some in blocks)
+
+
+def do_all(work: Work) -> Done:
+    """Evaluate a shard and convert its forecasts."""
+    found, blocks = do(work)
+    return found, list(blocks)
 
 
 def _run_through(evaluations: Mapping[str, Evaluation], *, errors: bool) -> None:
     select = next(iter(evaluations.values())).config.run.select
-    for _ in evaluated(evaluations, select, errors=errors):
+    for _ in forecast_blocks(evaluations, select, errors=errors, forecasts=False):
         pass
 
 
@@ -596,23 +634,50 @@ def forecast_values(shards: Mapping[str, Shard], select: str, some: slice) -> di
     for selection, shard in shards.items():
         if shard is not chosen:
             found[_name_of(selection)] = shard.forecast(some)
-    if (naive := seasonal_forecast(chosen.data, some, chosen.whole.season)) is not None:
+    if (naive := seasonal_forecast(chosen.data, some, chosen.evaluation.season)) is not None:
         found["seasonal_naive"] = chosen.raw(naive, some)
     return found
 
 
 def forecast_blocks(
-    evaluations: Mapping[str, Evaluation], select: str, *, errors: bool = False
+    evaluations: Mapping[str, Evaluation],
+    select: str,
+    *,
+    errors: bool = False,
+    forecasts: bool = True,
 ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-    """Yield the first cell and the `forecast_values` of successive blocks of cells.
+    """Evaluate shard by shard; yield the first cell and the `forecast_values` of blocks of cells.
 
-    With `errors`, they are summed and tabulated on the way.
+    Args:
+        evaluations: the model of each selection, on the same data.
+        select: the chosen selection, whose bounds are kept.
+        errors: whether errors are summed and tabulated, too.
+        forecasts: whether to yield anything.
     """
-    for shards in evaluated(evaluations, select, errors=errors):
-        chosen = shards[select]
-        for some in blocks_of(len(chosen.data.series.cells), CELLS):
-            yield chosen.some.start + some.start, forecast_values(shards, select, some)
-        del shards, chosen  # Before the next shard is forecast.
+    models = list(dict.fromkeys(evaluations.values()))
+    chosen = evaluations.get(select, models[-1])
+
+    def work_on(some: slice) -> Work:
+        data = None if chosen.is_one else chosen.data.of_cells(some)
+        parts = {model: model.part(some, data) for model in models}
+        by_name = {name: parts[model] for name, model in evaluations.items()}
+        return Work(by_name, select, errors, forecasts)
+
+    work, kept = map(work_on, chosen.shards), dict[Evaluation, list[Found]]()
+    done: Iterator[Done] = map(do, work)
+    if (run := chosen.run) and run.engine == RAY and not chosen.is_one:
+        from stforecast.bench.ray_actors import map_tensors  # Importing it takes a while.
+
+        done = map_tensors(do_all, work, run.actors, run.workers or 1)
+    for some in noting(chosen.shards, "evaluating"):
+        found, blocks = next(done)
+        yield from ((some.start + first, values) for first, values in blocks)
+        for model, part in zip(models, found, strict=True):
+            kept.setdefault(model, []).append(part)
+            model.release()
+        del found, blocks  # Before the next shard is forecast.
+    for model, of_shards in kept.items():
+        model.keep(of_shards, is_chosen=model is chosen)
 
 
 def _joined(

@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from data_prep.base.errors import four_digits
 from stforecast.data.clock import Calendar
 from stforecast.data.dates import DAY, WEEK
 from stforecast.data.series import Series
@@ -68,10 +69,10 @@ class Explanation:
         return [
             {
                 "part": str(name),
-                "adds": f"{value:+,.4g}",
+                "adds": four_digits(value, "+"),
                 "bar": ("█" if value > 0 else "░") * round(BAR * abs(value) / most),
             }
-            for name, value in parts.items()
+            for name, value in parts.to_dict().items()
         ]
 
     def words(self, time: pd.Timestamp) -> str:
@@ -79,7 +80,7 @@ class Explanation:
         parts, forecast = self.read.loc[time], self.forecast[time]
         change = parts.drop([MEAN, USUAL])
         total, usual = change.to_numpy().sum(), parts[[MEAN, USUAL]].to_numpy().sum()
-        text = f"{forecast:,.4g} at {time:%a %d %b %H:%M}, usual is {usual:,.4g}"
+        text = f"{four_digits(forecast)} at {time:%a %d %b %H:%M}, usual is {four_digits(usual)}"
         largest = str((change * np.sign(total)).idxmax()) if len(change) else ""
         if not largest or change[largest] * np.sign(total) < abs(total) / 2 or not total:
             return text
@@ -187,7 +188,7 @@ def _forecast(predictor: Predictor, z: Values, calendar: Calendar, cells: np.nda
     """Return forecasts `(cells, horizon)`; other cells are forecast only if these need it."""
     start = np.array([len(z)])
     if isinstance(predictor, TrainedMethod) and predictor.clients.by_cell:
-        own = predictor.for_cells(cells)
+        own = predictor.of_cells(cells)
         found = own.predict(z[:, cells], start, calendar.of_cells(cells))[:, 0]
     else:
         found = predictor.predict(z, start, calendar)[cells, 0]

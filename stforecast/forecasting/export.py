@@ -38,11 +38,6 @@ from stforecast.metrics.interval import pair_coverages
 INPUTS, OUTPUTS = ("history", "clock"), ("forecast", "lower", "upper")
 """Names of the graph's inputs and outputs."""
 
-WEEKS = 5
-"""Length of the history of a graph whose windows read the weekly profile, by default."""
-
-OPSET = 17
-
 
 def check_exportable(model: FittedModel) -> TrainedMethod:
     """Return the trained method of a model.
@@ -77,11 +72,14 @@ def _refused(reason: str) -> InputError:
 
 
 def fewest_steps(model: FittedModel) -> int:
-    """Return the length of a history by default: what windows, mixture and profile read."""
+    """Return the length of a history by default: what windows, mixture and profile read.
+
+    It is five weeks or more if they read the weekly profile.
+    """
     window, week, predictor = model.config.window, WEEK // model.step, model.latest
     mixed = isinstance(predictor, TrainedMethod) and predictor.mixture.usual_weights(model.step)
     steps = window.reach + (2 * (week + window.horizon) if mixed else 0)
-    return int(max(steps, WEEKS * week if window.n_profile or mixed else 13))
+    return int(max(steps, 5 * week if window.n_profile or mixed else 13))
 
 
 def graph_inputs(model: FittedModel, series: Series, n_steps: int) -> dict[str, np.ndarray]:
@@ -130,7 +128,7 @@ def export_onnx(model: FittedModel, out: str | os.PathLike[str], n_steps: int = 
         try:
             torch.onnx.export(
                 graph, (history, clock), str(part), input_names=list(INPUTS), dynamo=False,
-                output_names=list(OUTPUTS if graph.bounded else OUTPUTS[:1]), opset_version=OPSET,
+                output_names=list(OUTPUTS if graph.bounded else OUTPUTS[:1]), opset_version=17,
             )  # fmt: skip
         except RuntimeError as e:  # Of `functional_call`, and of operators that ONNX lacks.
             raise _refused(f"torch cannot trace its network ({str(e).splitlines()[0]})") from e
@@ -191,12 +189,14 @@ class Graph(nn.Module):
         """Return the forecast, and the bounds if there are any."""
         scaler, n_cells = self.model.scaler, history.shape[1]
         mean, std = (torch.as_tensor(v).expand(n_cells) for v in (scaler.mean, scaler.std))
-        z = (self._believed(history) - mean) / std
-        # Steps on the wall clock: what is between these and plain steps is what the clock moved.
-        local = torch.div(clock, self.seconds, rounding_mode="floor")
-        weekly = self._weekly(z, local, clock) if self.window.n_profile else None
-        x, unknown = self._inputs(z, local, clock, weekly)
-        quantiles = self._quantiles(x, z, local, clock, weekly)
+        if scaler.bounds is not None:
+            wild = scaler.bounds.wild(history, at_end=True)
+            history = torch.where(wild, torch.nan, history)
+        z = (history - mean) / std
+        wall = self._wall(clock)
+        weekly = self._weekly(z, wall) if self.window.n_profile else None
+        x, unknown = self._inputs(z, wall, weekly)
+        quantiles = self._quantiles(x, z, wall, weekly)
         levels, last = self.predictor.levels, z[-1].nan_to_num(0.0)
         centre = quantiles[..., len(levels) // 2].double()
         found = [centre]
@@ -212,19 +212,27 @@ class Graph(nn.Module):
             for values in found
         )
 
-    def _believed(self, history: Tensor) -> Tensor:
-        """Return readings with NaN for those that are not believed."""
-        if (bounds := self.model.scaler.bounds) is None:
-            return history
-        return torch.where(bounds.wild(history, at_end=True), torch.nan, history)
+    def _steps(self, clock: Tensor) -> Tensor:
+        """Return steps on the wall clock; what these differ from plain steps is what it moved."""
+        return torch.div(clock, self.seconds, rounding_mode="floor")
 
-    def _inputs(
-        self, z: Tensor, local: Tensor, clock: Tensor, weekly: Weekly | None
-    ) -> tuple[Tensor, Tensor]:
+    def _wall(self, clock: Tensor) -> WallClock:
+        """Return the wall clock of the history, as `WallClock.of` a calendar."""
+        moved = self._steps(clock) - torch.arange(len(clock))
+
+        def before(steps: Tensor, lags: Tensor) -> Tensor:
+            plain = steps - lags
+            now, then = (moved[of.clamp(0, len(moved) - 1)] for of in (steps, plain))
+            found = plain + now - then
+            return torch.where(found < 0, plain, found)
+
+        return WallClock(self.day, before, lambda steps: clock[steps])
+
+    def _inputs(self, z: Tensor, wall: WallClock, weekly: Weekly | None) -> tuple[Tensor, Tensor]:
         """Return inputs `(cells, windows, inputs)`, and which cells have none `(cells,)`."""
         window, starts = self.window, torch.tensor(self.starts)
         filled = self._filled(z, weekly)
-        steps = self._sources(starts, local)
+        steps = self._sources(starts, wall)
         readings = filled[steps.clamp(min=0)].float()  # (windows, lags, cells)
         readings = torch.where((steps < 0)[..., None], torch.nan, readings)
         unknown = readings[-1].isnan().all(0)
@@ -236,10 +244,10 @@ class Graph(nn.Module):
             readings = torch.where(readings.isnan(), newest, readings)
         parts = [readings.permute(2, 0, 1)]
         if window.calendar != "none":
-            known = self._calendar(clock[starts]).float()
+            known = self._calendar(wall.local(starts)).float()
             parts.append(known.expand(z.shape[1], *known.shape))
         if weekly is not None:
-            parts.append(self._profile(weekly, starts, local))
+            parts.append(self._profile(weekly, starts, wall))
         return torch.cat(parts, dim=-1).nan_to_num(0.0), unknown
 
     def _filled(self, z: Tensor, weekly: Weekly | None) -> Tensor:
@@ -256,24 +264,13 @@ class Graph(nn.Module):
             recent = torch.where(recent.isnan(), further, recent)
         return recent
 
-    def _sources(self, starts: Tensor, local: Tensor) -> Tensor:
+    def _sources(self, starts: Tensor, wall: WallClock) -> Tensor:
         """Return the steps that lags read, as `source_steps`."""
-        window = self.window
-        lags = torch.tensor((*window.lags, *window.further_lags))
+        window, lags = self.window, torch.tensor(self.window.all_lags)
         first, plain = starts[:, None], starts[:, None] - lags
         shortest = max(window.closeness, self.day - window.horizon - 2)
-        moved = torch.minimum(self._before(first, lags, local), first - 1)
+        moved = torch.minimum(wall.before(first, lags), first - 1)
         return torch.where(lags > shortest, moved, plain)
-
-    def _before(self, steps: Tensor, lags: Tensor, local: Tensor) -> Tensor:
-        """Return steps before others on the wall clock, as `Calendar.before`."""
-        plain = steps - lags
-        found = plain + self._shift(steps, local) - self._shift(plain, local)
-        return torch.where(found < 0, plain, found)
-
-    def _shift(self, steps: Tensor, local: Tensor) -> Tensor:
-        inside = steps.clamp(0, len(local) - 1)
-        return local[inside] - inside
 
     def _calendar(self, clock: Tensor) -> Tensor:
         """Return `calendar_inputs` of local times `(windows,)`."""
@@ -288,26 +285,26 @@ class Graph(nn.Module):
         assert len(columns) == CALENDAR_INPUTS[kind]
         return torch.stack([column.double() for column in columns], dim=-1)
 
-    def _profile(self, weekly: Weekly, starts: Tensor, local: Tensor) -> Tensor:
+    def _profile(self, weekly: Weekly, starts: Tensor, wall: WallClock) -> Tensor:
         """Return the inputs of `WeeklyProfile`, `(cells, windows, horizon + 3)`."""
         now = starts - 1
-        at_targets = self._at_targets(weekly.profile, starts, local)
+        at_targets = self._at_targets(weekly.profile, starts, wall)
         change = at_targets - weekly.newest[now].T[..., None]
-        change = self._reordered(change, starts, local, -1)
+        change = self._reordered(change, starts, wall, -1)
         of_cells = [part[now].T for part in weekly.anomalies]
         return torch.cat([change, torch.stack(of_cells, dim=-1)], dim=-1)
 
-    def _at_targets(self, profile: Tensor, starts: Tensor, local: Tensor) -> Tensor:
+    def _at_targets(self, profile: Tensor, starts: Tensor, wall: WallClock) -> Tensor:
         """Return a profile `(steps, cells)` at targets, `(cells, windows, horizon)`."""
         first, ahead = starts[:, None], torch.arange(self.window.horizon)
         weeks = (ahead + self.day) // self.week
-        before = self._before(first + ahead, self.week * weeks, local)
+        before = wall.before(first + ahead, self.week * weeks)
         steps = torch.where(weeks > 0, before, first + ahead)
         return profile[steps.clamp(min=0)].permute(2, 0, 1)
 
-    def _weekly(self, z: Tensor, local: Tensor, clock: Tensor) -> Weekly:
+    def _weekly(self, z: Tensor, wall: WallClock) -> Weekly:
         """Return what `WeeklyProfile.of` does."""
-        profile = self._usual(z, local, clock)
+        profile = self._usual(z, wall)
         own = profile[: self.n_steps]
         anomaly = z - own
         means = [anomaly, *(_rolling_mean(anomaly, span) for span in (self.day, self.week))]
@@ -315,11 +312,12 @@ class Graph(nn.Module):
         anomalies = tuple(_forward_filled(part).float() for part in means)
         return Weekly(profile, profile.float(), newest.float(), anomalies)
 
-    def _usual(self, z: Tensor, local: Tensor, clock: Tensor) -> Tensor:
+    def _usual(self, z: Tensor, wall: WallClock) -> Tensor:
         """Return the weekly profile `(steps + horizon, cells)`, as `weekly_profile._profile`."""
-        n, weekend = self.n_steps, (weekday(clock) >= 5).long()
+        n, steps = self.n_steps, torch.arange(self.n_steps + self.window.horizon)
+        clock = wall.local(steps)
+        local, weekend = self._steps(clock), (weekday(clock) >= 5).long()
         of_week, kind = local % self.week, 2 * (local % self.day) + weekend
-        steps = torch.arange(len(local))
         same = (of_week[:, None] == of_week) & (steps < steps[:, None])
         latest = torch.where(same, steps, -1).amax(dim=1)
         alike = (kind[:, None] == kind) & (steps <= latest[:, None])
@@ -333,24 +331,23 @@ class Graph(nn.Module):
         usual = of_kind / of_kinds.clamp(min=1.0)
         return (total + SHRINKAGE * usual) / (count + SHRINKAGE)
 
-    def _reordered(self, values: Tensor, starts: Tensor, local: Tensor, way: int) -> Tensor:
+    def _reordered(self, values: Tensor, starts: Tensor, wall: WallClock, way: int) -> Tensor:
         """Order targets `(cells, windows, horizon)` by the wall clock, or back; see `windows`."""
         ahead, first = torch.arange(self.window.horizon), starts[:, None]
-        moved = self._shift(first + ahead, local) - self._shift(first, local)
+        now, then = (self._steps(wall.local(of)) for of in (first + ahead, first))
+        moved = now - then - ahead
         entries = (ahead + way * moved).clamp(0, self.window.horizon - 1)
         return values.gather(2, entries.expand(values.shape))
 
-    def _quantiles(
-        self, x: Tensor, z: Tensor, local: Tensor, clock: Tensor, weekly: Weekly | None
-    ) -> Tensor:
+    def _quantiles(self, x: Tensor, z: Tensor, wall: WallClock, weekly: Weekly | None) -> Tensor:
         """Return the quantiles of the last window, `(cells, horizon, levels)`."""
         found = self._own(self.predictor, x[:, -1:])
         if self.usual:
             own = self._own(self.predictor.former or self.predictor, x[:, :-1])
-            found = self._mixed(torch.cat([own, found], dim=1), z, local, clock, weekly)
+            found = self._mixed(torch.cat([own, found], dim=1), z, wall, weekly)
         ordered = found[:, 0, 0].sort(dim=-1).values.permute(0, 2, 1)
         starts = torch.tensor(self.starts[-1:]).expand(ordered.shape[1])
-        return self._reordered(ordered, starts, local, 1).permute(0, 2, 1)
+        return self._reordered(ordered, starts, wall, 1).permute(0, 2, 1)
 
     def _own(self, predictor: TrainedMethod, x: Tensor) -> Tensor:
         """Return a network's experts, `(cells, windows, experts, horizon, levels)`."""
@@ -359,16 +356,13 @@ class Graph(nn.Module):
         n_levels = self.model.config.loss.n_outputs
         return outputs.reshape(*outputs.shape[:2], 1 + experts, -1, n_levels)
 
-    def _mixed(
-        self, own: Tensor, z: Tensor, local: Tensor, clock: Tensor, weekly: Weekly | None
-    ) -> Tensor:
+    def _mixed(self, own: Tensor, z: Tensor, wall: WallClock, weekly: Weekly | None) -> Tensor:
         """Return the mixture of the last window's forecasts, as `Mixture.mixed`.
 
         Args:
             own: `(cells, windows, experts, horizon, levels)` of all windows.
             z: `(steps, cells)` the history, z-scored.
-            local: steps on the wall clock.
-            clock: seconds of the wall clock.
+            wall: its wall clock.
             weekly: the weekly profile, if windows read it.
 
         Returns:
@@ -376,32 +370,27 @@ class Graph(nn.Module):
         """
         starts, horizon, others = torch.tensor(self.starts), self.window.horizon, []
         steps = starts[:, None] + torch.arange(horizon)
-        wall = WallClock(
-            self.day,
-            lambda steps, lags: self._before(steps, lags, local),
-            lambda steps: clock[steps],
-        )
         past, n = Past(z, wall), len(self.starts) - 1
         if self.predictor.mixture.has_experts:
             assert weekly is not None
-            others.append(self._at_targets(weekly.usual, starts, local))
+            others.append(self._at_targets(weekly.usual, starts, wall))
         if self.pretrained is not None:
             inputs = past.inputs(starts, torch.arange(1, horizon + 1))
             others.append(self.pretrained.levels(inputs).float())
         newest = _forward_filled(z)[starts - 1].T
         others.append(newest[..., None].expand(-1, -1, horizon).float())
-        others = [self._reordered(of.nan_to_num(0.0), starts, local, -1) for of in others]
+        others = [self._reordered(of.nan_to_num(0.0), starts, wall, -1) for of in others]
         unknown = torch.full_like(z[:horizon], torch.nan)
         y = torch.cat([z, unknown])[steps[:n]].permute(2, 0, 1).float()
         middle = len(self.predictor.levels) // 2
         found, weights = mixed(
             [*own[..., middle].unbind(2), *others],
             self.usual,
-            self._reordered(y, starts[:n], local, -1),
+            self._reordered(y, starts[:n], wall, -1),
             past.scale(starts[:n])[1],
             Windows(
                 np.array(self.starts),
-                self._reordered(steps[None], starts, local, -1)[0],
+                self._reordered(steps[None], starts, wall, -1)[0],
                 horizon, n, self.every, wall.before, self.day,
             ),
         )  # fmt: skip

@@ -240,7 +240,8 @@ class Forecaster(Estimator):
     ) -> None:
         """Keep what was fitted, by selection."""
         found = {
-            id(p): Evaluation(FittedModel.of(config, data, p), data) for p in predictors.values()
+            id(p): Evaluation(FittedModel.of(config, data, p), data, config.run)
+            for p in predictors.values()
         }
         self._evaluations = {name: found[id(p)] for name, p in predictors.items()}
         self._model = self._evaluations[config.run.select].model
@@ -348,7 +349,7 @@ class Forecaster(Estimator):
     def sample_paths(
         self,
         history: Data | Series | None = None,
-        n: int = 100,
+        n: int | None = 100,
         steps: int | None = None,
         *,
         limits: tuple[float, float] | None = None,
@@ -361,7 +362,7 @@ class Forecaster(Estimator):
 
         Args:
             history: as for `predict`.
-            n: number of paths.
+            n: number of paths; None for one of each tested forecast.
             steps: as for `predict`, at most the model's horizon.
             limits: as for `predict`.
             events: as for `predict`.
@@ -593,11 +594,11 @@ class Forecaster(Estimator):
         std = np.broadcast_to(std, len(self.cells))[:, None, None]
         summed = all(of.tables is not None for of in self._evaluations.values())
         blocks = evaluations.forecast_blocks(self._evaluations, select, errors=not summed)
+        observed = "y", "seasonal_naive"
 
         def rounded(first: int, found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
             of_cells = std[first : first + len(found["y"])]
             unit = 2.0 ** (np.floor(np.log2(of_cells)) - 16)
-            observed = "y", "seasonal_naive"
             return {n: v if n in observed else np.round(v / unit) * unit for n, v in found.items()}
 
         begin = next(blocks)
@@ -607,7 +608,10 @@ class Forecaster(Estimator):
         rows = {n: IN_CHUNK // max(1, math.prod(s)) for n, s in shapes.items()}
         chunks = {n: (max(1, min(rows[n], len(self.cells))), *s) for n, s in shapes.items()}
         parts = ((first, rounded(first, found)) for first, found in chain([begin], blocks))
-        dump_blocks(self._limited(described), chunks, parts, target, packed=True)
+        overlapping = observed if self.config.window.horizon > 1 else ()
+        dump_blocks(
+            self._limited(described), chunks, parts, target, packed=True, overlapping=overlapping
+        )
 
     def _limited(self, found: xr.Dataset) -> xr.Dataset:
         """Note the limits in the attributes of forecasts."""

@@ -119,22 +119,20 @@ class Groups:
         return {name: own.get(name, own.get(level, total)) for name, level, total in rows}
 
 
-def read_groups(text: str, series: Series) -> Groups:
+def read_groups(text: str, series: Series, *, percent: bool = False) -> Groups:
     """Return the groups of a series' cells, by a table of members or by columns of the cube.
 
     Args:
         text: a CSV file with a column `cell` and one for each level, or names of columns of the
             cube, separated by commas. Cells of the file that the series has not are ignored.
         series: the series to forecast.
+        percent: whether to accept loads in %, whose sums mean nothing.
 
     Raises:
         InputError: if a cell has no group on a level, or sums of the service mean nothing.
     """
-    if is_speed(series.service, series.units) or series.units == "%":
-        raise InputError(
-            f"groups add values up, and sums of {series.service} ({series.units}) mean nothing; "
-            "leave them out, or forecast a service of counts or volumes"
-        )
+    if not (percent and series.units == "%"):
+        check_adds_up(series.service, series.units)
     columns = _of_file(Path(text), series) if text.endswith(".csv") else _of_cube(text, series)
     for level, texts in columns.items():
         if lost := [c for c, name in zip(series.cells, texts, strict=True) if not name]:
@@ -143,6 +141,15 @@ def read_groups(text: str, series: Series) -> Groups:
                 "for each cell"
             )
     return Groups.of_columns(columns, series.cells)
+
+
+def check_adds_up(service: str, units: str) -> None:
+    """Refuse sums of a service that mean nothing."""
+    if is_speed(service, units) or units == "%":
+        raise InputError(
+            f"groups add values up, and sums of {service} ({units}) mean nothing; leave them out, "
+            "or forecast a service of counts or volumes"
+        )
 
 
 def _of_file(path: Path, series: Series) -> dict[str, list[str]]:
@@ -189,8 +196,13 @@ class SumErrors:
         The first half of the windows begins the factors, and the second half moves them. A cell
         that is missing or without finite bounds is left out of both forecast and sum.
         """
-        y, y_hat, down, up = _summed(tested.reindex(cell=groups.cells), groups)
-        n, coverage = y.shape[1] // 2, float(tested.attrs["coverage"])
+        return cls.of_sums(added(tested, groups), groups, float(tested.attrs["coverage"]))
+
+    @classmethod
+    def of_sums(cls, sums: np.ndarray, groups: Groups, coverage: float) -> SumErrors:
+        """Return the errors of sums `(5, groups, windows, horizon)` of `added`; see `of`."""
+        y, y_hat, down, up = np.where(sums[4] > 0, sums[:4], np.nan)
+        n = y.shape[1] // 2
         sides, after, one = [], [], np.ones(1)
         for error, reach in ((y_hat - y, down), (y - y_hat, up)):
             with np.errstate(divide="ignore", invalid="ignore"):
@@ -249,13 +261,14 @@ class SumErrors:
         return Interval(*tables)
 
 
-def _summed(tested: xr.Dataset, groups: Groups) -> list[np.ndarray]:
-    """Return sums `(groups, windows, horizon)` of targets, forecasts and distances to bounds.
+def added(tested: xr.Dataset, groups: Groups) -> np.ndarray:
+    """Return sums of targets, forecasts and both distances to bounds, and numbers of known cells.
 
-    They are NaN where no cell of a group is known.
+    Their shape is `(5, groups, windows, horizon)`. They add up over parts of the cells.
     """
+    tested = tested.reindex(cell=groups.cells)
     shape = (len(groups.names), tested.sizes["time"], tested.sizes["horizon"])
-    found = [np.zeros(shape) for _ in range(5)]
+    found = np.zeros((5, *shape))
     for start in range(0, tested.sizes["cell"], BLOCK):
         cells = slice(start, start + BLOCK)
         block = tested.isel(cell=cells)
@@ -265,8 +278,6 @@ def _summed(tested: xr.Dataset, groups: Groups) -> list[np.ndarray]:
         known = np.isfinite(y) & np.isfinite(upper - lower) & np.isfinite(y_hat)
         y_hat = np.clip(y_hat, lower, upper)
         parts = (y, y_hat, y_hat - lower, upper - y_hat)
-        for total, part in zip(found[:4], parts, strict=True):
+        for total, part in zip(found, (*parts, 1.0), strict=True):
             total += groups.sum(np.where(known, part, 0.0), cells)
-        found[4] += groups.sum(known.astype(float), cells)
-    *sums, n_known = found
-    return [np.where(n_known > 0, total, np.nan) for total in sums]
+    return found

@@ -108,7 +108,7 @@ def read_series(
         named = not isinstance(data, pd.DataFrame) and (
             bool(model.preparation) or not is_table(history) or model.service in data
         )
-        series = as_series(data, model.service if named else None, window)
+        series = as_series(data, model.service if named else None, window, model.unread)
         series = dataclasses.replace(series, name=name_of(history))
         if is_table(history) and not (named and model.preparation):
             units = str(getattr(history, "attrs", {}).get("units", model.units))
@@ -147,8 +147,7 @@ def missing_inputs(series: Series, model: FittedModel) -> np.ndarray:
     window, values = model.config.window, model.scaler.believed(series.values, at_end=True)
     if model.predictor.reads_windows:
         filled = fill_gaps(values, window, series.calendar)
-        lags = (*window.lags, *window.further_lags)
-        steps = source_steps(np.array([len(filled)]), lags, window, series.calendar)[0]
+        steps = source_steps(np.array([len(filled)]), window, series.calendar)[0]
         missing = np.isnan(filled[steps[steps >= 0]])
     else:
         missing = np.isnan(values).all(axis=0, keepdims=True)

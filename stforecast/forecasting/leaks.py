@@ -22,14 +22,6 @@ from stforecast.data.windows import input_windows
 from stforecast.forecasting.fit import Predictor
 from stforecast.forecasting.model import FittedModel
 
-TOLERANCE = 1e-5
-"""Smaller changes, in z-scores, are rounding."""
-
-N_PROBES = 8
-"""Number of windows to test, spread evenly."""
-
-SEED = 0
-
 
 @dataclass(frozen=True)
 class Leak:
@@ -67,9 +59,9 @@ def forecast_leaks(
     spec: WindowSpec,
     calendar: Calendar,
 ) -> list[Leak]:
-    """Find leaks in inputs and forecasts by changing the future of some windows of `starts`."""
-    probes = starts[np.unique(np.linspace(0, len(starts) - 1, N_PROBES).astype(int))]
-    rng = np.random.default_rng(SEED)
+    """Find leaks in inputs and forecasts by changing the future of eight windows of `starts`."""
+    probes = starts[np.unique(np.linspace(0, len(starts) - 1, 8).astype(int))]
+    rng = np.random.default_rng(0)
     leaks = []
     for start in probes:
         altered = series.copy()
@@ -86,8 +78,8 @@ def forecast_leaks(
 
 
 def changes_of(what: str, step: int, before: np.ndarray, after: np.ndarray) -> list[Leak]:
-    """Return a leak if the arrays differ by more than rounding, else nothing."""
+    """Return a leak if z-scores differ by more than rounding, else nothing."""
     change = np.abs(np.subtract(before, after, dtype=np.float64))
     change[np.isnan(before) & np.isnan(after)] = 0.0
     largest = float(change.max(initial=0.0))
-    return [] if largest <= TOLERANCE else [Leak(what, step, largest)]
+    return [] if largest <= 1e-5 else [Leak(what, step, largest)]

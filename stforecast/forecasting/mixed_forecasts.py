@@ -18,21 +18,15 @@ from stforecast.baselines.pretrained import Past, WallClock, forecasts, suits
 from stforecast.data.anchors import anchors, without_anchors
 from stforecast.data.clock import Calendar
 from stforecast.data.dates import DAY, WEEK
-from stforecast.data.weekly_profile import WeeklyProfile, at_targets
+from stforecast.data.weekly_profile import at_targets
 from stforecast.data.window_spec import WindowSpec
-from stforecast.data.windows import on_wall_clock, training_targets
+from stforecast.data.windows import History, training_targets
 from stforecast.federated.core.method import Method
 from stforecast.forecasting.mixture import NEWEST, Usual, Windows, known_windows, mixed
 from stforecast.methods.mixing import MixesForecasts
 
 MOST_CELLS = 300
 """Most cells whose forecasts are mixed with those of the pretrained network, which takes long."""
-
-BYTES_OF_TARGET = 128
-"""Memory that a mixture holds for each target of a cell."""
-
-SHORT = 11.0
-"""Days of training at which the pretrained network counts as halfway between few and many."""
 
 
 @dataclass(frozen=True)
@@ -80,20 +74,18 @@ class Mixture:
         return known_windows(starts, self.window, calendar.steps_in(WEEK))[0]
 
     def bytes_of_cell(self, starts: np.ndarray, calendar: Calendar) -> int:
-        """Return the memory that the mixture takes for windows of a cell, about."""
+        """Return the memory that the mixture takes for windows of a cell: 128 bytes a target."""
         if not len(starts) or not self.usual_weights(calendar.step):
             return 0
         n_windows = len(self.known_windows(starts, calendar)) + len(starts)
-        return BYTES_OF_TARGET * n_windows * self.window.horizon
+        return 128 * n_windows * self.window.horizon
 
     def mixed(
         self,
         known: np.ndarray,
         outputs: np.ndarray,
-        series: np.ndarray,
+        history: History,
         starts: np.ndarray,
-        calendar: Calendar,
-        profile: WeeklyProfile | None,
         plain: np.ndarray | None = None,
         observed: np.ndarray | None = None,
     ) -> np.ndarray:
@@ -103,10 +95,8 @@ class Mixture:
             known: `(cells, known windows, experts * horizon * levels)` its outputs for the
                 `known_windows`.
             outputs: `(cells, windows, experts * horizon * levels)`.
-            series: `(steps, cells)`, z-scored.
+            history: what windows are cut from.
             starts: `(windows,)` first target steps.
-            calendar: the series' calendar.
-            profile: the weekly profile, if windows read it.
             plain: all outputs as if there were no holiday or event, if windows read these. The
                 profile and the network, which know none, are moved by the difference.
             observed: the series as it was, if it was filled: only its readings are targets.
@@ -115,17 +105,18 @@ class Mixture:
             `(cells, windows, horizon * levels)`. What is not an expert moves all levels equally.
         """
         window, horizon, middle = self.window, self.window.horizon, self.n_levels // 2
+        series, calendar = history.z, history.calendar
         origins, every = known_windows(starts, window, calendar.steps_in(WEEK))
         first, clock = np.concatenate([origins, starts]), WallClock.of(calendar)
         past, targets = Past(torch.tensor(series), clock), first[:, None] + np.arange(horizon)
         others: list[np.ndarray] = []
-        if profile is not None and self.has_experts:
-            others.append(at_targets(profile.profile, first, horizon, calendar))
+        if history.profile is not None and self.has_experts:
+            others.append(at_targets(history.profile.profile, first, horizon, calendar))
         if self.reads_pretrained(calendar.step):
             others.append(forecasts(past, first, horizon))
         others.append(anchors(series, first, horizon, "change", calendar))
         changes = [without_anchors(of, series, first, window.target, calendar) for of in others]
-        changes = [on_wall_clock(np.nan_to_num(of), first, calendar) for of in changes]
+        changes = [calendar.on_wall_clock(np.nan_to_num(of), first) for of in changes]
         # Targets of the latest windows whose errors are known in part are beyond the series.
         beyond = np.full((horizon, series.shape[1]), np.nan, series.dtype)
         of_targets = np.concatenate([series if observed is None else observed, beyond])
@@ -136,7 +127,7 @@ class Mixture:
         if plain is not None:
             moved = (own - plain).reshape(*own.shape[:2], *shape)[..., middle].mean(2)
             changes[:-1] = [change + moved for change in changes[:-1]]
-        steps = on_wall_clock(targets[None], first, calendar)[0]
+        steps = calendar.on_wall_clock(targets[None], first)[0]
         found, weights = mixed(
             [*experts[..., middle].unbind(2), *(torch.from_numpy(of) for of in changes)],
             self.usual_weights(calendar.step),
@@ -154,14 +145,15 @@ def pretrained_weight(horizon: int, step: pd.Timedelta, days: float) -> float:
     """Return the usual weight of the pretrained network after so many days of training.
 
     After few days it is larger, by the cube root of the days ahead: few days tell a method little
-    of others, and its errors on them are small. Chosen on the sets of docs/results/default.md.
+    of others, and its errors on them are small. It is halfway at eleven days. Chosen on the sets of
+    docs/results/default.md.
 
     >>> [round(pretrained_weight(24, pd.Timedelta("1h"), days), 2) for days in (3, 11, 14, 999)]
     [0.95, 0.7, 0.45, 0.45]
     """
     many = 0.1 if horizon == 1 else 0.45
     more = (0.95 - many) * min(1.0, horizon * step / DAY) ** (1 / 3)
-    return many + more * (1 - math.tanh(days - SHORT)) / 2
+    return many + more * (1 - math.tanh(days - 11)) / 2
 
 
 def mixed_levels(experts: Tensor, found: Tensor, weights: Tensor) -> Tensor:

@@ -26,9 +26,6 @@ from torch import Tensor
 
 from stforecast.data.window_spec import WindowSpec
 
-PER_HORIZON = 4
-"""Windows whose errors count, per horizon: those of each step would take long to forecast."""
-
 TRUSTED = 1.0
 """Largest error that counts in full, in standard deviations of a week's readings."""
 
@@ -113,7 +110,8 @@ def known_windows(starts: np.ndarray, spec: WindowSpec, week: int) -> tuple[np.n
     Returns:
         First target steps, some of which are so late that a part of their targets is known alone.
     """
-    every = max(1, spec.horizon // PER_HORIZON)
+    # Four windows a horizon: to forecast one at each step would take long.
+    every = max(1, spec.horizon // 4)
     # A week of windows, whose corrections read a week of errors.
     begin = max(spec.max_lag, min(starts) + 1 - 2 * (week + spec.horizon))
     return np.arange(-(-begin // every) * every, max(starts), every), every

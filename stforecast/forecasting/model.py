@@ -37,6 +37,7 @@ from stforecast.forecasting.fit import Predictor, restore_predictor
 from stforecast.forecasting.results import MODEL
 from stforecast.forecasting.rolling import Rolling
 from stforecast.forecasting.tables import Interval
+from stforecast.forecasting.trained_method import TrainedMethod
 from stforecast.intervals.bands import Bands, include_constant, raw_bands
 from stforecast.intervals.calibration import PREFIX, Calibration
 
@@ -120,6 +121,12 @@ class FittedModel:
     def latest(self) -> Predictor:
         """What forecasts after the data: of a model that was refitted, its last state."""
         return self.predictor.models[-1] if isinstance(self.predictor, Rolling) else self.predictor
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Further services that no client's model reads, so that a history need not hold them."""
+        latest = self.latest
+        return latest.unread if isinstance(latest, TrainedMethod) else ()
 
     def prepared(self, series: Series, split: Split) -> PreparedSeries:
         """Return a series of its cells, scaled as its training data were."""

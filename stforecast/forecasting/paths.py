@@ -33,7 +33,7 @@ def sample_paths(
     forecast: pd.DataFrame,
     interval: Interval,
     tested: xr.Dataset,
-    n: int = PATHS,
+    n: int | None = PATHS,
     limits: tuple[float, float] = (-np.inf, np.inf),
 ) -> xr.DataArray:
     """Draw joint paths around a forecast.
@@ -45,7 +45,7 @@ def sample_paths(
         forecast: table (time × cell), not cut at limits: `predict(…, limits=planning.ANY)`.
         interval: its bounds, likewise.
         tested: tested forecasts with bounds, see `Forecaster.test_forecasts`.
-        n: number of paths; each takes the errors of another tested forecast.
+        n: number of paths; each takes the errors of another tested forecast. None for all.
         limits: lowest and highest possible value, at which paths are cut.
 
     Returns:
@@ -58,11 +58,8 @@ def sample_paths(
     if "upper" not in tested:
         raise InputError("the tested forecasts have no bounds; train with intervals")
     most, horizon = tested.sizes["time"], tested.sizes["horizon"]
-    if not 2 <= n <= most:
-        raise InputError(
-            f"paths is {n}; each takes the errors of one of {most} tested forecasts, so give 2 to "
-            f"{most}"
-        )
+    n = most if n is None else n
+    check_number(n, most)
     if len(forecast) > horizon:
         raise InputError(
             f"paths of {len(forecast)} steps: forecasts were tested, and have bounds, for {horizon}"
@@ -86,6 +83,15 @@ def sample_paths(
         name=str(forecast.attrs["service"]),
         attrs={"units": forecast.attrs["units"], **{k: v for k, v in about.items() if v}},
     )
+
+
+def check_number(n: int, most: int) -> None:
+    """Refuse a number of paths above the number of tested forecasts, or below 2."""
+    if not 2 <= n <= most:
+        raise InputError(
+            f"paths is {n}; each takes the errors of one of {most} tested forecasts, so give 2 to "
+            f"{most}"
+        )
 
 
 def write_paths(paths: xr.DataArray, path: Path) -> Path:

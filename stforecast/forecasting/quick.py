@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError, Words, counted, some
+from data_prep.base.errors import InputError, Words, counted, four_digits, some
 from data_prep.cube import step_of
 from data_prep.description import describe_service
 from stforecast.comparison.errors import SEASONAL, bias_in_words, local_times, naive_name, variables
@@ -80,14 +80,15 @@ class Check(NamedTuple):
         days = f"checked on {self.first:%Y-%m-%d %H:%M} to {self.last:%Y-%m-%d %H:%M}"
         if np.isnan(self.mae):
             return f"not {days}: no value was recorded then, so errors and coverage are unknown"
-        said = f"{days}: mean absolute error {self.mae:.4g}"
+        said = f"{days}: mean absolute error {four_digits(self.mae)}"
         if np.isnan(self.naive):
             said += " (nothing before to compare with)"
         elif not self.naive:
             said += f"; the {self.yardstick} has none"
         else:
             way = "below" if self.skill >= 0 else "above"
-            said += f", {abs(self.skill):.0%} {way} that of the {self.yardstick} ({self.naive:.4g})"
+            said += f", {abs(self.skill):.0%} {way} that of the {self.yardstick} "
+            said += f"({four_digits(self.naive)})"
         return said + (f"; {bias_in_words(self.bias)}" if np.isfinite(self.bias) else "")
 
 
@@ -210,6 +211,16 @@ def make_plan(
     if missing:
         assumed["missing"] = f"{missing:.1%} of the values; they are masked"
     return Plan(name, settings | {"horizon": horizon, "service": name} | dict(given), assumed)
+
+
+def n_tested(cube: xr.Dataset, settings: Mapping[str, Any], method: str) -> int:
+    """Return the number of forecasts that the test part of a plan has."""
+    from stforecast.forecasting.config import resolve  # imports torch
+
+    calendar, n_steps = Calendar.from_cube(cube), cube.sizes["time"]
+    window = resolve(method, **settings).window.at(calendar.step)
+    times = calendar.local_times(np.arange(n_steps))
+    return len(make_split(settings["split"], n_steps, calendar.step, window, times).test)
 
 
 def choose_share(calendar: Calendar, n_steps: int, window: WindowSpec) -> int:

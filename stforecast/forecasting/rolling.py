@@ -82,10 +82,16 @@ class Rolling:
         """Return the state of the latest model, since a saved one forecasts after the data."""
         return self.models[-1].state()
 
-    def for_cells(self, some: slice) -> Rolling:
-        """Return what forecasts some cells, if each is a client."""
-        of_some = [m.for_cells(some) if isinstance(m, TrainedMethod) else m for m in self.models]
+    def of_cells(self, some: slice) -> Rolling:
+        """Return what forecasts some cells, see `TrainedMethod.of_cells`."""
+        of_some = [m.of_cells(some) if isinstance(m, TrainedMethod) else m for m in self.models]
         return dataclasses.replace(self, models=of_some)
+
+    def release(self) -> None:
+        """Take what models hold in files out of the memory, until it is read again."""
+        for model in self.models:
+            if isinstance(model, TrainedMethod):
+                model.release()
 
     def predict(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         """Forecast `(cells, windows, horizon)`, each window by the latest model at its start."""

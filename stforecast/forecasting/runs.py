@@ -14,6 +14,7 @@ import pandas as pd
 from data_prep.base.errors import InputError
 from data_prep.base.files import atomic_path
 from data_prep.netcdf import netcdf_target
+from stforecast.bench import LOCAL
 from stforecast.bench.run_groups import pooled, select
 from stforecast.data.anchors import CHOSEN
 from stforecast.data.clients import partition_cells
@@ -128,6 +129,16 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
         super().__init__(folder, begun)
         self.forecaster = forecaster or Forecaster.recorded(begun["settings"])
         self.data, self.callbacks = data_of(begun), callbacks
+
+    def complete(self, after_round: AfterRound | None = None) -> ForecastRun:
+        """Finish the run; Ray is started once for its rounds and its shards of cells."""
+        options = self.forecaster.asked.run
+        if options.engine == LOCAL:
+            return super().complete(after_round)
+        from stforecast.bench.ray import cluster  # Importing it takes a while.
+
+        with cluster(options.actors * (options.workers or 1) or None):
+            return super().complete(after_round)
 
     def train(self, checkpointer: Checkpointer, after_round: AfterRound | None) -> None:
         """Fit the forecaster."""

@@ -24,14 +24,19 @@ class Interval(NamedTuple):
 def long_table(
     forecast: pd.DataFrame, interval: Interval | None, digits: int = DIGITS
 ) -> pd.DataFrame:
-    """Return forecasts in some digits, and bounds in seven, one row for each cell and time."""
+    """Return forecasts in some digits, and bounds in seven, one row for each cell and time.
+
+    Rounding keeps bounds around a forecast.
+    """
     bounds = {} if interval is None else interval._asdict()
-    tables = {forecast.attrs["service"]: forecast, **bounds}
+    tables = {forecast.attrs["service"]: (forecast, digits)}
+    tables |= {name: (table, DIGITS) for name, table in bounds.items()}
     steps, cells = np.arange(len(forecast)), forecast.columns
     long = {"time": forecast.index[np.tile(steps, len(cells))], "cell": cells.repeat(len(steps))}
-    # Rounding keeps bounds around a forecast.
-    rounded = {n: [in_digits(v) for v in t.to_numpy().T.flat] for n, t in tables.items()}
-    rounded[forecast.attrs["service"]] = [in_digits(v, digits) for v in forecast.to_numpy().T.flat]
+    rounded = {
+        name: [in_digits(v, n) for v in table.to_numpy().T.ravel().tolist()]
+        for name, (table, n) in tables.items()
+    }
     return pd.DataFrame({**long, **rounded})
 
 

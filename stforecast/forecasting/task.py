@@ -158,15 +158,9 @@ def client_data(windows: Windows, locations: np.ndarray | None = None) -> Client
     Longitude and latitude `(cells, 2)` are added to each sample as `location`.
     """
     clients, samples = windows.x.shape[:2]
-    tensors = {
-        "x": torch.from_numpy(windows.x),
-        "y": torch.from_numpy(windows.y),
-        "mask": torch.from_numpy(windows.mask),
-        "slot": torch.from_numpy(windows.slot).long().expand(clients, -1),
-        "sample": torch.arange(samples).expand(clients, -1),
-    }
-    if windows.x_next is not None:
-        tensors["x_next"] = torch.from_numpy(windows.x_next)
+    tensors = {n: torch.from_numpy(a) for n, a in vars(windows).items() if a is not None}
+    tensors["slot"] = tensors["slot"].expand(clients, -1)
+    tensors["sample"] = torch.arange(samples).expand(clients, -1)
     if locations is not None:
         where = torch.from_numpy(locations).float()
         tensors["location"] = where[:, None].expand(clients, samples, 2)

@@ -20,15 +20,16 @@ from stforecast.data.anchors import with_anchors
 from stforecast.data.clients import Cells, Partition, stacked
 from stforecast.data.clock import Calendar
 from stforecast.data.prepared import PreparedSeries
-from stforecast.data.weekly_profile import WeeklyProfile
 from stforecast.data.window_spec import ModelWindow
-from stforecast.data.windows import (
-    input_windows,
-    off_wall_clock,
-    profile_of,
-)
+from stforecast.data.windows import History
 from stforecast.federated.core.data import ClientData
-from stforecast.federated.core.method import COHORT, ROWS_ON_CPU, Method, predictions_of
+from stforecast.federated.core.method import (
+    COHORT,
+    ROWS_ON_CPU,
+    Method,
+    of_clients,
+    predictions_of,
+)
 from stforecast.federated.core.mixed_models import check_shares_no_encoder
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import KIND, State
@@ -45,7 +46,7 @@ from stforecast.forecasting.task import ForecastTask, client_data
 from stforecast.methods import METHODS
 from stforecast.methods.mixing import EXPECTED, EXPERTS, MixesForecasts
 from stforecast.models import build_model
-from stforecast.models.mixed import Mixed
+from stforecast.models.mixed import Mixed, unread_services
 
 BLOCK = 2**26
 """Bytes of the inputs, and of what a mixture holds, of forecasts that are made at a time.
@@ -110,7 +111,6 @@ class TrainedMethod:
         former: the model before refits, whose errors weigh what is mixed: those of a refitted one
             are small where it was trained. None without a refit, or where nothing is mixed.
         of_node: whether its method is `behind_link`, as on a node of a federation.
-        some: the cells that it forecasts, if each is a client; None for all.
     """
 
     config: Config
@@ -120,7 +120,6 @@ class TrainedMethod:
     view: str | None = None
     former: TrainedMethod | None = None
     of_node: bool = False
-    some: slice | np.ndarray | None = None
 
     reads_windows: ClassVar[bool] = True
 
@@ -133,6 +132,15 @@ class TrainedMethod:
     def round(self) -> int:
         """Round of its state."""
         return self.snapshot.round
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Further services of the windows that no client's model reads."""
+        model = self.method.population.model
+        if not isinstance(model, Mixed):
+            return ()
+        present = self.snapshot.clients.buffers[KIND].unique().tolist()
+        return unread_services([model.kinds[kind] for kind in present], self.config.window)
 
     def predict(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         """Forecast `(cells, windows, horizon)`; see `Predictor.predict`."""
@@ -147,16 +155,13 @@ class TrainedMethod:
         n_cells = series.shape[1]
         if not self.clients.by_cell:
             return self._quantiles(series, starts, calendar, torch.arange(n_cells))
-        numbers = torch.arange(len(self.clients))
-        if self.some is not None:
-            numbers = numbers[self.some]
         of_cell = 4 * max(len(starts), 1) * self.config.window.n_inputs
         of_cell += self.mixture.bytes_of_cell(starts, calendar)
         size = max(BLOCK // of_cell // COHORT, 1) * COHORT
         found: np.ndarray | None = None
         for places in noting(torch.arange(n_cells).split(size), "forecasting"):
-            cells, ids = places.numpy(), numbers[places]
-            part = self._quantiles(series[:, cells], starts, calendar.of_cells(cells), ids)
+            cells = places.numpy()
+            part = self._quantiles(series[:, cells], starts, calendar.of_cells(cells), places)
             if found is None:
                 found = np.empty((n_cells, *part.shape[1:]), part.dtype)
             found[cells] = part
@@ -164,9 +169,14 @@ class TrainedMethod:
         assert found is not None
         return found
 
-    def for_cells(self, some: slice | np.ndarray) -> TrainedMethod:
-        """Return what forecasts some cells, if each is a client."""
-        return dataclasses.replace(self, some=some)
+    def of_cells(self, some: slice | np.ndarray) -> TrainedMethod:
+        """Return what forecasts some cells, if each is a client, with the state of these alone."""
+        ids, whole = torch.arange(len(self.snapshot.clients))[some], self.snapshot
+        state = dataclasses.replace(whole, clients=whole.clients.take(ids), received={})
+        state.clients.moments = {}
+        former = self.former and self.former.of_cells(some)
+        method = of_clients(self.method, ids)
+        return dataclasses.replace(self, snapshot=state, method=method, former=former)
 
     def _quantiles(
         self, series: np.ndarray, starts: np.ndarray, calendar: Calendar, ids: Tensor
@@ -181,7 +191,7 @@ class TrainedMethod:
                 share = weight * (starts < until[some, None])[..., None]
                 outputs[some] += share * (self._mixed(*of) - outputs[some])
         ordered = np.sort(outputs.reshape(*outputs.shape[:2], -1, self.config.loss.n_outputs))
-        ordered = off_wall_clock(ordered, starts, calendar)
+        ordered = calendar.off_wall_clock(ordered, starts)
         return with_anchors(ordered, series, starts, self.config.window.target, calendar)
 
     def _mixed(
@@ -193,18 +203,18 @@ class TrainedMethod:
         observed: np.ndarray | None = None,
     ) -> np.ndarray:
         """Return the outputs mixed with others; of a filled series, `observed` is what was not."""
-        profile = profile_of(series, self.config.window, calendar)
-        outputs, mixture = self._outputs(series, starts, calendar, ids, profile), self.mixture
+        history = History.of(series, self.config.window, calendar)
+        outputs, mixture = self._outputs(history, starts, ids), self.mixture
         if not mixture.usual_weights(calendar.step):
             return outputs
         known, former = mixture.known_windows(starts, calendar), self.former or self
-        own = former._outputs(series, known, calendar, ids, profile)
+        own = former._outputs(history, known, ids)
         plain: np.ndarray | None = None
         if self.config.window.n_special:
             both = (former, known), (self, starts)
-            of = [m._outputs(series, s, calendar, ids, profile, plain=True) for m, s in both]
+            of = [m._outputs(history, s, ids, plain=True) for m, s in both]
             plain = np.concatenate(of, axis=1)
-        return mixture.mixed(own, outputs, series, starts, calendar, profile, plain, observed)
+        return mixture.mixed(own, outputs, history, starts, plain, observed)
 
     @property
     def mixture(self) -> Mixture:
@@ -217,25 +227,19 @@ class TrainedMethod:
         return Mixture.of(self.method, self.config.window, n_levels, len(self.clients), n_trained)
 
     def _outputs(
-        self,
-        series: np.ndarray,
-        starts: np.ndarray,
-        calendar: Calendar,
-        ids: Tensor,
-        profile: WeeklyProfile | None,
-        plain: bool = False,
+        self, history: History, starts: np.ndarray, ids: Tensor, *, plain: bool = False
     ) -> np.ndarray:
         """Return the model's outputs for windows, `(cells, windows, horizon * n_outputs)`.
 
         The second expert's follow the first's. `plain` ones are as if no holiday or
         event were known. Only the inputs of a block of windows are in memory.
         """
-        of_window = 4 * series.shape[1] * self.config.window.n_inputs
+        of_window = 4 * history.z.shape[1] * self.config.window.n_inputs
         size = max(BLOCK // of_window // ROWS_ON_CPU, 1) * ROWS_ON_CPU
         blocks = [starts[i : i + size] for i in range(0, max(len(starts), 1), size)]
         outputs = []
         for block in blocks:
-            x = input_windows(series, block, self.config.window, calendar, profile)
+            x = history.inputs(history.sources(block))
             if plain:
                 x[..., self.config.window.special] = 0.0
             outputs.append(self._outputs_of_inputs(x, ids))

@@ -85,9 +85,6 @@ from stforecast.federated.core.tensors import (
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.uploads.robust import RULES
 
-SERVER_SEED = (0, 0, 4)
-"""Key of the server's random numbers, distinct from those of the core and the clients."""
-
 
 @dataclass(frozen=True)
 class DualAttentionOptions(CheckedOptions):
@@ -133,26 +130,6 @@ class FedDAOptions(DualAttentionOptions):
     update_clusters: bool = False
 
 
-@dataclass(frozen=True)
-class FedDAClustersOptions(DualAttentionOptions):
-    """Settings of FedDA's clusters.
-
-    Attributes:
-        update_clusters: always True, as clients predict with these models.
-    """
-
-    update_clusters: bool = True
-
-    def __post_init__(self) -> None:
-        """Refuse values outside their range, and clusters that do not keep their models."""
-        super().__post_init__()
-        if not self.update_clusters:
-            raise InputError(
-                "update_clusters is False; fedda_clusters predicts with the clusters' models, so "
-                "leave it True or take fedda"
-            )
-
-
 class DualAttention(FedAvg):
     """Base of both. Servers keep `quasi.…` w_Q, `cluster.…` `(clusters, …)`, `global.…`, `label`.
 
@@ -165,7 +142,9 @@ class DualAttention(FedAvg):
         needs_each="its server groups the clients by what they send", apart=True, counts=True
     )
     attacked = Attacked(discloses="some")
-    options: FedDAOptions | FedDAClustersOptions
+    options: DualAttentionOptions
+    keeps_clusters = True
+    """Whether a cluster keeps its aggregated model for the next round."""
     defaults: ClassVar[Mapping[str, Any]] = {"optimizer_state": "round"}
 
     def init(self, clients: Clients, sizes: Tensor, seed: int) -> ServerState:
@@ -248,7 +227,7 @@ class DualAttention(FedAvg):
         weights = torch.stack([of.sizes[ids].sum() for ids in members])
         joined = self.joined(self.kept(server, "global."), take(clusters, present), weights, quasi)
         after = {**server, **prefixed("global.", joined)}
-        return after | prefixed("cluster.", clusters) if self.options.update_clusters else after
+        return after | prefixed("cluster.", clusters) if self.keeps_clusters else after
 
     def joined(self, model: Params, uploads: Params, sizes: Tensor, quasi: Params) -> Params:
         """Move a model towards `uploads` `(n, …)`; average buffers by `sizes` `(n,)`."""
@@ -268,7 +247,8 @@ class DualAttention(FedAvg):
 
         Clients whose sample did not arrive join the largest cluster.
         """
-        seed = generator(int(server["seed"]), *SERVER_SEED).initial_seed()
+        # The key is distinct from those of the core and the clients.
+        seed = generator(int(server["seed"]), 0, 0, 4).initial_seed()
         initial = self.kept(server, "")
         quasi = self.quasi_global(initial, uploads, seed)
         location = uploads.get("location")
@@ -326,6 +306,11 @@ class FedDA(DualAttention):
     summary = "aggregates within and between clusters by attention, with a warm-up model"
     attacked = Attacked(guards=RULES, discloses="some")
     Options = FedDAOptions
+    options: FedDAOptions
+
+    def set_up(self) -> None:
+        """Keep the clusters' models if asked."""
+        self.keeps_clusters = self.options.update_clusters
 
     def models_for(self, server: ServerState, to: Participants) -> Payload:
         """Return the global model, the same for every client."""
@@ -346,7 +331,7 @@ class FedDAClusters(DualAttention):
         discloses="some",
     )
     views = ("personal",)
-    Options = FedDAClustersOptions
+    Options = DualAttentionOptions
 
     def models_for(self, server: ServerState, to: Participants) -> Payload:
         """Return the model of each client's cluster."""

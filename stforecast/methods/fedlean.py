@@ -145,7 +145,7 @@ class RelativeInputs:
         """
         network = torch.cat([self._differences, self._known], dim=-1)
         network[..., newest_place(self.window)] = self._newest[..., 0]
-        network[..., self._n_readings + n_cycles(self.window) :] = 0
+        network[..., self.window.n_readings + n_cycles(self.window) :] = 0
         return network
 
     @property
@@ -158,28 +158,23 @@ class RelativeInputs:
         return hour + 24 * self._known[..., DAY_CYCLES : DAY_CYCLES + 7].argmax(-1)
 
     @property
-    def _n_readings(self) -> int:
-        return self.window.n_inputs - self.window.n_known
-
-    @property
     def _newest(self) -> Tensor:
         place = newest_place(self.window)
         return self.x[..., place : place + 1]
 
     @property
     def _differences(self) -> Tensor:
-        return self.x[..., : self._n_readings] - self._newest
+        return self.x[..., : self.window.n_readings] - self._newest
 
     @property
     def _known(self) -> Tensor:
-        return self.x[..., self._n_readings :]
+        return self.x[..., self.window.n_readings :]
 
 
 @lru_cache
 def newest_place(window: WindowSpec) -> int:
     """Return the place of the newest reading among the inputs."""
-    lags = (*window.lags, *window.further_lags)
-    return lags.index(min(lags))
+    return window.all_lags.index(min(window.all_lags))
 
 
 def n_cycles(window: WindowSpec) -> int:
@@ -223,34 +218,14 @@ PRODUCTS, MOMENTS, HOURS = "products", "moments", "hours"
 
 The server has no tensor of these names, as norms of uploads may be bounded by its own."""
 
-FACTOR, KNOWN = "factor", "known"
-"""Names of what a process keeps (`Cohort.kept`), as it depends on windows and W alone: the factor
-of corrections, and the map's forecasts, to which the network adds."""
-
-VALIDATED = 20
-"""Every so many rounds are validated, and the last one: corrections take longer than a round."""
-
 SELDOM = 0.2
 """Share of the clients in a round below which they keep no moments and few rounds are validated."""
-
-RARELY = 0.1
-"""Share of the clients in a round below which the first round, too, draws participants, as their
-sums suffice."""
 
 MANY = 10_000
 """Most clients whose corrections are kept in single precision: those of more take gigabytes."""
 
 CHUNK = 1024
 """Windows of a client whose products are summed at a time."""
-
-PROFILE_PENALTY = 0.01
-"""Penalty of inputs from the profile in W, as a share of that of other inputs."""
-
-SMALLEST = 1e-3
-"""Smallest mean square of an input in the penalty of Dₙ."""
-
-MEAN_PENALTY = 1e-3
-"""Penalty of the intercept of Dₙ where forecasts are means, as a share of that of other inputs."""
 
 
 @dataclass(frozen=True)
@@ -324,12 +299,13 @@ class FedLean(MixesForecasts, FedAvg):
     def training_for(cls, training: Training, n_series: int, options: FedLeanOptions) -> Training:
         """Return the settings for so many cells: fewer rounds for few, a share of many in each.
 
-        A client that seldom takes part keeps no moments of its optimiser meanwhile.
+        A client that seldom takes part keeps no moments of its optimiser meanwhile. If fewer than a
+        tenth of the clients take part, the first round, too, draws them, as their sums suffice.
         """
         rounds = min(training.rounds, 1 + options.rounds_per_cell * n_series)
         share = min(training.participation, options.participants / n_series)
         kept = training.optimizer_state if share >= SELDOM else "round"
-        everyone = training.full_start and share >= RARELY
+        everyone = training.full_start and share >= 0.1
         return dataclasses.replace(
             training,
             rounds=rounds,
@@ -376,7 +352,7 @@ class FedLean(MixesForecasts, FedAvg):
         if cohort.round == 0:
             return self._of_map(cohort)
         self.receive(cohort, payload)
-        known = cohort.kept(KNOWN, lambda of: self._known(of, payload[MAP]))
+        known = cohort.kept("known", lambda of: self._known(of, payload[MAP]))
         if self._train_by_kernel(cohort, known):
             return self.upload(cohort)
         data = self._of_network(cohort, known)
@@ -428,6 +404,7 @@ class FedLean(MixesForecasts, FedAvg):
     def _known(self, cohort: Cohort, common: Tensor) -> Tensor:
         """Return `r + z W` of each sample, which no later round changes, `(clients, samples, …)`.
 
+        The network adds to it. It depends on windows and W alone, so a process keeps it.
         Client by client, as a product of all may round differently in another cohort.
         """
         known = []
@@ -473,9 +450,9 @@ class FedLean(MixesForecasts, FedAvg):
 
     def _epoch_kernel(self, batch_size: int, full: bool) -> EpochKernel:
         window, dropout = self.task.window, self.population.dropout
-        n_readings = window.n_inputs - window.n_known
+        n = window.n_readings
         return EpochKernel(
-            batch_size, full, n_readings + n_cycles(window), n_readings, newest_place(window),
+            batch_size, full, n + n_cycles(window), n, newest_place(window),
             self.task.options.huber_delta, dropout.p if dropout else 0.0,
         )  # fmt: skip
 
@@ -541,12 +518,13 @@ class FedLean(MixesForecasts, FedAvg):
         return (n - n_profile, n) if n_profile else (n,)
 
     def validates(self, round: int) -> bool:
-        """Return whether a round is validated: each 20th; all for early stopping.
+        """Return whether a round is validated: each 20th and the last; all for early stopping.
 
+        Corrections take longer than a round.
         Of clients that seldom take part, the last round alone: it would take longer than all.
         """
         training = self.training
-        in_turn = round % VALIDATED == 1 and training.participation >= SELDOM
+        in_turn = round % 20 == 1 and training.participation >= SELDOM
         return bool(training.patience) or in_turn or round == training.rounds
 
     def for_share(self, share: float) -> Self:
@@ -567,16 +545,20 @@ class FedLean(MixesForecasts, FedAvg):
     def personalise(self, cohort: Cohort, payload: Payload) -> None:
         """Fit each client's correction of the map to its residuals, in closed form."""
         self.population.train(False)  # Dropout would add noise to the residuals.
-        moments = self._moments(cohort.data, self._middle_of({**cohort.state, **payload}))
-        factor = cohort.kept(FACTOR, lambda of: self._factor(self._products(of.data)))
+        params = {**cohort.state, **payload}
+        moments = self._moments(cohort.data, lambda of: self._middle(self._forecasts(params, of)))
+        factor = cohort.kept("factor", lambda of: self._factor(self._products(of.data)))
         cohort.memory[OWN].copy_(self._corrections(factor, moments))
 
     def _factor(self, products: Tensor) -> Tensor:
-        """Return the Cholesky factor of `Gₙ + shrinkage diag Gₙ` of each client."""
+        """Return the Cholesky factor of `Gₙ + shrinkage diag Gₙ` of each client.
+
+        It depends on windows alone, so a process keeps it.
+        """
         diagonal = products.diagonal(dim1=-2, dim2=-1)
-        added = self.options.shrinkage * diagonal.clamp(min=SMALLEST)
+        added = self.options.shrinkage * diagonal.clamp(min=1e-3)
         if self.options.forecast == "mean":
-            added[:, 0] *= MEAN_PENALTY
+            added[:, 0] *= 1e-3  # The intercept's.
         diagonal += added
         return torch.linalg.cholesky(products)
 
@@ -588,10 +570,6 @@ class FedLean(MixesForecasts, FedAvg):
             # The factor of the first inputs is the first part of that of all.
             of_map[:, :n] = torch.cholesky_solve(part[:, :n], factor[:, :n, :n])
         return own
-
-    def _middle_of(self, params: Payload) -> Callable[[RelativeInputs], Tensor]:
-        """Return a function that forecasts each step's middle level with these parameters."""
-        return lambda of: self._middle(self._forecasts(params, of))
 
     def _forecasts(self, params: Payload, inputs: RelativeInputs) -> Tensor:
         """Return `r + z W + f(x')` of each map, with W under `MAP`, `(clients, batch, outputs)`."""
@@ -674,8 +652,8 @@ def symmetric(triangle: Tensor, n: int) -> Tensor:
 def solve(products: Tensor, moments: Tensor, ridge: float, n_profile: int = 0) -> Tensor:
     """Solve the ridge regression `(G + ridge I) W = M`; the first input is the intercept.
 
-    The intercept is hardly penalised, and the last inputs, of the profile, by `PROFILE_PENALTY`
-    times as much. Eigenvalues of G below 0, which noise causes, count as 0. The lowest tells how
+    The intercept is hardly penalised, and the last inputs, of the profile, by a hundredth of the
+    penalty. Eigenvalues of G below 0, which noise causes, count as 0. The lowest tells how
     strong the noise is, since G has eigenvalues near 0: twice that is the least penalty. This
     follows AdaSSP (Wang, UAI 2018), whose penalty also grows with the noise, without a share of
     the privacy budget for the smallest eigenvalue.
@@ -692,7 +670,7 @@ def solve(products: Tensor, moments: Tensor, ridge: float, n_profile: int = 0) -
     values, vectors = torch.linalg.eigh(products.double())
     sound = vectors * values.clamp(min=0) @ vectors.mT
     penalty = torch.full_like(values, max(ridge, -2 * float(values[0])))
-    penalty[len(penalty) - n_profile :] *= PROFILE_PENALTY
+    penalty[len(penalty) - n_profile :] *= 0.01
     penalty[0] *= 1e-6  # Not 0: of noisy products the intercept's may be lost.
     solved: Tensor = torch.linalg.solve(sound + torch.diag(penalty), moments.double())
     return solved

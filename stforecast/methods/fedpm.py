@@ -61,9 +61,6 @@ MEMORY, FILL = 1, 2
 LEVEL_UNITS, LEVEL_DROPOUT = 512, 0.2
 """Units of both hidden layers of the network of the level, and its dropout (`Client.py`)."""
 
-SMALLEST = 1e-5
-"""Added to variances (`revin.py`)."""
-
 
 @dataclass(frozen=True)
 class FedPMOptions(CheckedOptions):
@@ -147,7 +144,7 @@ class FedPM(Method):
                 "fedpm normalises targets by their own mean, so they cannot be differences; ",
                 Words("set {target:level}"),
             )
-        self.n_readings = window.n_inputs - window.n_known
+        self.n_readings = window.n_readings
         self.size = self.population.model.token_size or feature_width(self.population)
         self.level = Network("level.", partial(level_network, self.n_readings))
         self.personal = self.options.align == "similar" and self.options.fill == "personal"
@@ -303,7 +300,7 @@ def moments(values: Tensor, mask: Tensor | None = None) -> Moments:
     values = torch.where(kept > 0, values, 0.0)
     mean = values.sum(-1, keepdim=True) / n
     variance = ((values - mean).square() * kept).sum(-1, keepdim=True) / n
-    return Moments(mean, (variance + SMALLEST).sqrt())
+    return Moments(mean, (variance + 1e-5).sqrt())  # As in `revin.py`.
 
 
 def nearest(vectors: Tensor, memory: Tensor) -> Tensor:

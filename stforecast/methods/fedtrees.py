@@ -76,15 +76,6 @@ from stforecast.federated.core.state import Clients, Cohort, Participants, Serve
 from stforecast.federated.core.tensors import Batch, Params, Payload, repeated
 from stforecast.federated.core.training import Training
 
-SERVER_SEED = (0, 0, 5)
-"""Key of the server's random numbers, distinct from those of the core and the clients."""
-
-READ = ("rounds", "participation", "full_start", "patience")
-"""Settings of training that it reads."""
-
-PRIVATE = ("seed", "parents", "members")
-"""Tensors of the server's state that it does not send."""
-
 
 @dataclass(frozen=True)
 class FedTreesOptions(CheckedOptions):
@@ -127,7 +118,7 @@ class FedTrees(Method):
     )
     views = ("global",)
     sends = Upload(sums="clients", of_samples=True)
-    unread = {"model"} | names_of(Training) - set(READ)
+    unread = {"model"} | names_of(Training) - {"rounds", "participation", "full_start", "patience"}
     Options = FedTreesOptions
     options: FedTreesOptions
     grid: ClassVar[Grid] = {"shrinkage": [0.03, 0.06, 0.1, 0.15, 0.2], "depth": [4, 5]}
@@ -163,8 +154,9 @@ class FedTrees(Method):
 
     def broadcast(self, server: ServerState, to: Participants) -> Payload:
         """Return bins, ridge regression, all trees, the level to split and the directions."""
-        public = {name: t for name, t in server.items() if name not in PRIVATE}
-        return repeated(public, len(to.ids))
+        kept = ("seed", "parents", "members")
+        sent = {name: t for name, t in server.items() if name not in kept}
+        return repeated(sent, len(to.ids))
 
     @torch.no_grad()
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
@@ -299,7 +291,8 @@ class FedTrees(Method):
         outputs, n = value.shape[2], self.options.directions
         if not 0 < n < outputs:
             return torch.eye(outputs).to(value)
-        drawn = generator(int(server["seed"]), *SERVER_SEED, len(value))
+        # The key is distinct from those of the core and the clients.
+        drawn = generator(int(server["seed"]), 0, 0, 5, len(value))
         return (torch.randn(outputs, n, generator=drawn) / n**0.5).to(value)
 
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:

@@ -57,9 +57,6 @@ from stforecast.methods.fuels_options import FuelsOptions, are_known, as_many_at
 
 log = logging.getLogger(__name__)
 
-FEW = 8
-"""Batches of an epoch below which a note is logged."""
-
 FILTER, POSITIVES, WEIGHTS, SHARES, COMPARED = 1, 4, 5, 6, 7
 """Purposes of random draws, the last part of a generator's key."""
 
@@ -159,7 +156,7 @@ class Fuels(Method):
                 f"fuels needs a whole period of {period} steps, a client has "
                 f"{counted(fewest, 'training sample')}; use longer data or another split"
             )
-        if n_batches < FEW:
+        if n_batches < 8:
             log.info(
                 "fuels: %d batches an epoch; more data gives more, %s",
                 n_batches,

@@ -66,9 +66,6 @@ PROTOTYPES, ROUNDS = "prototypes", "rounds"
 FEWEST = 8
 """Fewest windows of a group."""
 
-READ = ("rounds", "participation", "full_start")
-"""Settings of training that it reads."""
-
 
 @dataclass(frozen=True)
 class ProtoRidgeOptions(FedLeanOptions):
@@ -95,7 +92,7 @@ class ProtoRidge(FedLean):
     needs = Needs()
     unread = {"model", "loss", "huber_delta", "rounds_per_cell", "participants"} | names_of(
         Training
-    ) - set(READ)
+    ) - {"rounds", "participation", "full_start"}
     Options = ProtoRidgeOptions
     options: ProtoRidgeOptions
     grid: ClassVar[Grid] = {}  # Its penalties follow from the samples.

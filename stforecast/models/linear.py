@@ -68,7 +68,7 @@ class Slopes(Stacked):
         super().__init__()
         self.last = window.lags.index(min(window.lags)) if subtract else None
         self.added = window.target == LEVEL
-        self.n_values = window.n_inputs - window.n_known
+        self.n_values = window.n_readings
         bound = 1 / math.sqrt(window.n_inputs)
         self.weight = uniform(bound, window.n_inputs, window.horizon)
 

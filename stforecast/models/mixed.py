@@ -7,7 +7,7 @@ services, so its operator needs none. Its encoder has the weights of a smaller w
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -113,4 +113,31 @@ def read_inputs(text: str, window: WindowSpec) -> tuple[str, WindowSpec, list[in
         if name not in read
     }
     places = [place for place in range(window.n_inputs) if place not in left_out]
-    return ":".join(s for s in settings if not s.startswith(READS)), own, places
+    return _without_inputs(text), own, places
+
+
+def unread_services(models: Iterable[str], window: WindowSpec) -> tuple[str, ...]:
+    """Return the further services of windows that none of these models reads.
+
+    >>> unread_services(["mlp:inputs=call"], WindowSpec(inputs="sms,call"))
+    ('sms',)
+    """
+    read = {name for text in models for name in read_inputs(text, window)[1].services}
+    return tuple(name for name in window.services if name not in read)
+
+
+def with_own_inputs(options: MixedOptions, model: str) -> MixedOptions:
+    """Return the settings of a node whose model may read other services than the federation's.
+
+    >>> with_own_inputs(MixedOptions("dual_gru, mlp"), "mlp:inputs=none").models
+    'dual_gru, mlp, mlp:inputs=none'
+    """
+    kinds = kinds_of(options.models)
+    if model in kinds or _without_inputs(model) not in map(_without_inputs, kinds):
+        return options
+    return dataclasses.replace(options, models=f"{options.models}, {model}")
+
+
+def _without_inputs(text: str) -> str:
+    """Return a model's text without the setting of its inputs."""
+    return ":".join(part for part in text.split(":") if not part.startswith(READS))

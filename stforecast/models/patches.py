@@ -99,7 +99,7 @@ class PatchEncoder(nn.Module):
                     "leave out calendar, holidays, inputs, static and events, or take {model:mlp}"
                 ),
             )
-        lags = (*window.lags, *window.further_lags)
+        lags = window.all_lags
         self.order = torch.tensor(sorted(range(len(lags)), key=lambda place: -lags[place]))
         self.patch, self.n_patches = options.patch, math.ceil(len(lags) / options.patch)
         self.embedding = ClientLinear(options.patch, options.width)

@@ -101,7 +101,7 @@ class STIDEncoder(nn.Module):
         n_times = min(CALENDAR_INPUTS[window.calendar], CALENDAR_INPUTS["day"])
         if not n_times:
             log.warning("stid: the windows have no calendar, so times of day have no identity")
-        self.sizes = [window.n_inputs - window.n_known, n_times, window.n_known - n_times]
+        self.sizes = [window.n_readings, n_times, window.n_known - n_times]
         self.series = ClientLinear(window.n_inputs, options.embed_size)
         self.cell = CellIdentity(width) if cells is None else CellIdentities(cells.n, width)
         self.time = TimeOfDay(window.period, width) if n_times else None

@@ -14,7 +14,7 @@ from data_prep.readers.units import with_unit
 from stforecast.bench.curves import HUES
 from stforecast.bench.tables import number
 from stforecast.comparison.errors import clock_of
-from stforecast.data.dates import in_words
+from stforecast.data.dates import divides_a_day, in_words
 from stforecast.forecasting.planning import SPEEDS, Side, by_urgency, chance_column
 from stforecast.plots.cell_map import find_places
 from stforecast.report.section import Section, looks, map_of, map_value
@@ -86,7 +86,17 @@ def outlook_section(
     of_groups = None if found.sums is None else _groups(found.sums)
     tables = [*([of_groups] if of_groups else []), _plan(series, found, plan)]
     claims = (when, *endless(found), *_said(found, length))
-    return Section(f"The coming {length}", claims, tables, charts, places.note)
+    alarms = unfounded(series, pd.DatetimeIndex(forecast.index))
+    return Section(f"The coming {length}", claims, tables, charts, places.note, alarms=alarms)
+
+
+def unfounded(series: Series, ahead: pd.DatetimeIndex) -> tuple[str, ...]:
+    """Say how many steps ahead are at times of day that the history has no value of."""
+    times = pd.DatetimeIndex(series.zoned(series.times))[np.isfinite(series.values).any(axis=1)]
+    n = int((~pd.Index(ahead.time).isin(times.time)).sum())
+    said = f"{n} of {counted(len(ahead), 'step')} are at times of day without any value so far"
+    even = divides_a_day(series.calendar.step)
+    return (f"{said}: their forecasts have no basis.",) if n and even else ()
 
 
 def _values(found: Outlook, quantity: str, unit: str, arrays: Arrays) -> list[dict[str, object]]:

@@ -61,7 +61,7 @@ def write_service_page(
     page.ahead = dataclasses.replace(
         ahead,
         name=f"Records until {watch.end:%A %d %B %Y %H:%M}",
-        alarms=tuple(f"Alarm: {alarm}." for alarm in watch.alarms),
+        alarms=(*(f"Alarm: {alarm}." for alarm in watch.alarms), *ahead.alarms),
         claims=(*_said(watch, series), ahead.claims[0], *endless(found)),
         tables=(
             *([_broken(watch)] if len(watch.broken) else []),

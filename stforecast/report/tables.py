@@ -199,7 +199,7 @@ def data_sheet(run: ForecastRun, cube: xr.Dataset | None) -> DataSheet:
         "service": with_unit(str(cube[name].attrs.get("long_name", name)), service["units"]),
         "a zero is": "missing" if service["zero_is_missing"] else "a value",
         **({} if service["blank"] else profile_facts(profile(cube, name))),
-        "not believed": f"{readings}: {some(outliers)}" if outliers else "no reading",
+        "left out as outliers": f"{readings}: {some(outliers)}" if outliers else "none",
     }
     return DataSheet({topic: fact for topic, fact in facts.items() if fact}, about["checksums"])
 

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from data_prep.base.errors import counted, some
+from stforecast.data.weekly_profile import fill_forward
 from stforecast.service.expected import Expected, Values, paired
 
 STATES = ("silent", "zero", "stuck", "wild", "drifted")
@@ -107,7 +108,7 @@ def find_states(
 
 def _repeats(readings: Values, least: int) -> Values:
     """Return which cells repeat any reading, or lack readings, for so many steps."""
-    filled = pd.DataFrame(readings).ffill().to_numpy()
+    filled = fill_forward(readings)
     same = (filled[1:] == filled[:-1]) | np.isnan(filled[1:])
     found: Values = (_over_a_day(same, least - 1) == least - 1).any(axis=0)
     return found

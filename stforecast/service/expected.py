@@ -11,6 +11,7 @@ list of anomalies are judged by this measure.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -212,12 +213,14 @@ def weeks_before(values: Values, n_new: int, week: int) -> tuple[Values, Values]
 
 def _median(lags: Values) -> Values:
     """Return the median over the first axis, NaN without any; numpy's own is slow and warns."""
-    ordered, n = np.sort(lags, axis=0), np.isfinite(lags).sum(axis=0)
+    n, ordered = np.isfinite(lags).sum(axis=0), np.where(np.isnan(lags), np.inf, lags)
+    for last in range(len(lags) - 1, 0, -1):
+        for a, b in pairwise(ordered[: last + 1]):
+            a[:], b[:] = np.minimum(a, b), np.maximum(a, b)
     middle = [
         np.take_along_axis(ordered, at[None], axis=0)[0] for at in ((n - 1).clip(0) // 2, n // 2)
     ]
-    found: Values = (middle[0] + middle[1]) / 2
-    return found
+    return np.where(n > 0, (middle[0] + middle[1]) / 2, np.nan)
 
 
 def _usual_error(errors: Values, day: int) -> Values:
@@ -252,9 +255,11 @@ def by_weeks(history: pd.DataFrame, until: pd.Timestamp | None = None) -> Expect
     step = history.index[1] - first
     times = pd.date_range(first, max(last, until or last), freq=step)
     week = max(round(pd.Timedelta(days=7) / step), 1)
-    blocks = np.array_split(history.to_numpy(), -(-history.shape[1] // BLOCK), axis=1)
-    before = [weeks_before(block, len(times) - len(history), week) for block in blocks]
-    values, width = (np.concatenate(parts, axis=1) for parts in zip(*before, strict=True))
+    readings, n_new = history.to_numpy(), len(times) - len(history)
+    values, width = np.empty((2, len(times), history.shape[1]))
+    for begin in range(0, history.shape[1], BLOCK):
+        some = slice(begin, begin + BLOCK)
+        values[:, some], width[:, some] = weeks_before(readings[:, some], n_new, week)
     return Expected(times, values, width, width, np.zeros(values.shape, dtype=bool))
 
 

@@ -238,10 +238,10 @@ def state_before(run: ForecastRun) -> ServiceState:
             e,
             f"; the first update begins with the data of {run.folder}: put them back at this path",
         ) from e
-    forecasts = run.forecasts()
-    keep = [n for n in ("y_hat", "y", "lower", "upper", "seasonal_naive") if n in forecasts]
-    scales = [str(name) for name, v in forecasts.items() if v.dims == ("cell",)]
-    issued = forecasts[keep + scales].isel(time=slice(0))
+    with run.open_forecasts() as found, run.reading(found):
+        keep = [n for n in ("y_hat", "y", "lower", "upper", "seasonal_naive") if n in found]
+        scales = [str(name) for name, v in found.items() if v.dims == ("cell",)]
+        issued = found[keep + scales].isel(time=slice(0)).load()
     end = str(history.indexes["time"][-1])
     return ServiceState(
         history, issued, UpdateStanding(run.score("mase"), end, end), pd.DataFrame()

@@ -1,14 +1,14 @@
 """Runs whose clients are spread over actors; those here are in this process."""
 
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytest
 
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
-from stforecast.bench import ray_actors
+from stforecast.bench import ray, ray_actors
 from stforecast.federated.engine.actors import Lost
 from stforecast.forecasting.config import read_by
 from stforecast.forecasting.runs import resume, run
@@ -46,6 +46,7 @@ def actors(monkeypatch):
         yield Actors()
 
     monkeypatch.setattr(ray_actors, "ray_actors", connect)
+    monkeypatch.setattr(ray, "cluster", lambda n: nullcontext())
     return made
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from scipy.stats import entropy
 
 from stforecast.data.partition.base import level_classes, mean_weeks
 
@@ -58,6 +57,8 @@ def mean_divergence(p: np.ndarray) -> float:
     >>> mean_divergence(np.array([[1.0, 0.0], [1.0, 0.0]]))
     0.0
     """
+    from scipy.stats import entropy  # slow to import
+
     q = np.broadcast_to(p.mean(axis=0), p.shape)
     middle = (p + q) / 2
     found = entropy(p, middle, base=2, axis=1) + entropy(q, middle, base=2, axis=1)

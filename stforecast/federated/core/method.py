@@ -6,7 +6,9 @@ Below it are the first state of a federation, and the predictions of its clients
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Set
+from functools import partial
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import torch
@@ -233,6 +235,17 @@ def overridden(method: M, **functions: Callable[..., Any]) -> M:
     changed = copy.copy(method)
     vars(changed).update(functions)
     return changed
+
+
+def of_clients(method: M, ids: Tensor) -> M:
+    """Return a copy of a method whose server sends to the clients `ids`, counted from 0."""
+    return overridden(method, broadcast=partial(_broadcast_to, method, ids))
+
+
+def _broadcast_to(
+    method: Method, ids: Tensor, server: dict[str, Tensor], to: Participants
+) -> Payload:
+    return method.broadcast(server, dataclasses.replace(to, ids=ids[to.ids]))
 
 
 def initial_state(

@@ -29,9 +29,9 @@ from torch import Tensor
 
 from data_prep.base.errors import InputError, Words, counted
 from stforecast.federated.core.data import ClientData, Stream
-from stforecast.federated.core.method import Method, overridden
-from stforecast.federated.core.state import Clients, Participants, State
-from stforecast.federated.core.tensors import Params, Payload, take
+from stforecast.federated.core.method import Method, of_clients
+from stforecast.federated.core.state import Clients, State
+from stforecast.federated.core.tensors import Params, take
 from stforecast.federated.engine.trainer import Trained, Trainer
 
 
@@ -47,12 +47,8 @@ class PartTrainer:
         **options: Any,
     ) -> None:
         mixed = method.population.mixed
-
-        def broadcast(server: dict[str, Tensor], to: Participants) -> Payload:
-            """Send to clients that are counted from 0 here."""
-            return method.broadcast(server, dataclasses.replace(to, ids=to.ids + first))
-
-        here = overridden(method, broadcast=broadcast)
+        n_clients = len(train.stages[0] if isinstance(train, Stream) else train)
+        here = of_clients(method, torch.arange(first, first + n_clients))
         here.population = copy.copy(method.population)
         here.population.own = {}  # The first state of the clients is sent to the part.
         self.trainer = Trainer(here, train, validation, first=first, **options)

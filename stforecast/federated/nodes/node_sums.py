@@ -118,7 +118,7 @@ class NodeSums:
         like: Like = next((a.like for a in adverts.values() if len(a.ids)), {})
         shapes: Shapes = {UPLOAD + name: shape for name, (_, *shape) in like.items()}
         shapes = {NUMBERS: [len(FIELDS)], **shapes}
-        nodes, sums, up = self._sum(adverts, shapes, round, now, cells)
+        nodes, sums, up = self.sum_over(adverts, shapes, round, now, cells)
         trained = [adverts[n].ids for n in nodes if len(adverts[n].ids)]
         self.parties = len(trained)
         ids = torch.cat(trained).sort().values if trained else torch.tensor([], dtype=torch.long)
@@ -147,7 +147,7 @@ class NodeSums:
     ) -> tuple[list[int], dict[str, float]]:
         """Return the nodes of the last sum, and the mean test errors of all; see `of_round`."""
         self.bytes_down = 0
-        nodes, sums, _ = self._sum(adverts, {ERRORS: [1 + len(metrics)]}, round, now)
+        nodes, sums, _ = self.sum_over(adverts, {ERRORS: [1 + len(metrics)]}, round, now)
         targets, *totals = sums[ERRORS].tolist()
         errors = {
             name: total / targets
@@ -158,7 +158,7 @@ class NodeSums:
             log.warning("the sum of all nodes' test errors cannot be one, and is left out")
         return nodes, errors
 
-    def _sum(
+    def sum_over(
         self,
         adverts: Mapping[int, Answer | Finished],
         shapes: Shapes,

@@ -88,9 +88,9 @@ def check_advert(answer: Message | str, asked: Collection[int]) -> Answer:
 
 @untrusted
 def check_finish_advert(answer: Message | str) -> Finished:
-    """Return a node's answer at the end, without its errors."""
+    """Return a node's answer at the end, without its values."""
     about = message_of(answer).about
-    return Finished({}, 0, about["has_best"] is True, keys=_keys(about))
+    return Finished({}, 0, about.get("has_best") is True, keys=_keys(about))
 
 
 def _keys(about: Mapping[str, Any]) -> masking.PublicKeys:

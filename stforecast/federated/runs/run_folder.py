@@ -346,12 +346,17 @@ def write_table(table: pd.DataFrame, path: Path, style: CsvStyle = "plain") -> N
         table = _without_offsets(table)
     if not excel:
         return write_csv(_with_midnight(table), path, style)
-    with needing("excel", f"{path}: needs a library"):
-        import openpyxl  # noqa: F401  pandas writes with it
+    check_excel(path)
     marked = {name: inert(name) for name in _names(table) if inert(name) != name}
     book = _workbook(_marked(table, marked))
     with atomic_path(path) as part:
         part.write_bytes(book)
+
+
+def check_excel(path: Path) -> None:
+    """Refuse to write a workbook if openpyxl, with which pandas writes it, is not installed."""
+    with needing("excel", f"{path}: needs a library"):
+        import openpyxl  # noqa: F401
 
 
 def _with_midnight(table: pd.DataFrame) -> pd.DataFrame:

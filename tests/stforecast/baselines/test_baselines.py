@@ -220,9 +220,9 @@ def test_historical_average_of_a_time_never_observed_is_the_training_mean():
 def test_ridge_is_that_of_scikit_learn_on_the_observed_targets(alpha):
     values = series()
     y_hat = Ridge(RidgeConfig(alpha)).fit(values, TRAIN, SPEC, HOURLY).predict(values, TEST, HOURLY)
-    x = input_windows(values, TRAIN, SPEC)
+    x = input_windows(values, TRAIN, SPEC, HOURLY)
     y, mask = target_windows(values, TRAIN, SPEC)
-    x_test = input_windows(values, TEST, SPEC)
+    x_test = input_windows(values, TEST, SPEC, HOURLY)
     for n in range(3):
         for k in range(3):
             seen = mask[n, :, k]
@@ -241,9 +241,9 @@ def test_ridge_of_a_target_never_observed_is_the_training_mean():
 def test_boosting_is_that_of_scikit_learn_on_the_pooled_records():
     values = series()
     y_hat = fitted("boosting").predict(values, TEST, HOURLY)
-    x = input_windows(values, TRAIN, SPEC)
+    x = input_windows(values, TRAIN, SPEC, HOURLY)
     y, mask = target_windows(values, TRAIN, SPEC)
-    x_test = input_windows(values, TEST, SPEC)
+    x_test = input_windows(values, TEST, SPEC, HOURLY)
     for k in range(3):
         seen = mask[:, :, k]
         with threadpool_limits(1, user_api="openmp"):

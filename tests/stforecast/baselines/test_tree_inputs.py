@@ -2,8 +2,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from stforecast.baselines.tree_inputs import NEWEST, inputs_of_steps
+from stforecast.baselines.tree_inputs import inputs_of_steps
 from stforecast.data.clock import Calendar
+
+NEWEST = 24
+"""Newest readings that are inputs."""
 
 HOURLY = Calendar(pd.Timestamp("2013-11-04"), pd.Timedelta("1h"))  # a Monday
 START = 400

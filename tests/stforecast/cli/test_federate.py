@@ -48,6 +48,21 @@ def test_the_app_holds_what_was_typed(tmp_path):
     assert (run.patience.strikes, run.patience.min_parties) == (4, 3)
 
 
+def test_totals_are_written_with_what_they_need_and_said(tmp_path):
+    app = tmp_path / "app"
+    words = ["--clients", 9, "--out", app, "--results", tmp_path, "--totals", "--units", "MB"]
+    words += ["--intervals", "conformal"]
+    with pytest.raises(InputError, match="time_zone") as error:
+        type_in(*words)
+    assert "--time-zone" in error.value.typed
+    done = type_in(*words, "--time-zone", "Europe/Rome")
+    assert done.output.startswith("totals: the server learns test readings")
+    run = read_app(app)
+    assert (run.totals, run.patience.min_parties) == (True, 3)
+    with pytest.raises(InputError, match="sums of avg_speed"):
+        type_in(*words, "--time-zone", "Europe/Rome", "--service", "avg_speed", "--units", "km/h")
+
+
 def test_settings_that_nodes_cannot_have_are_refused(tmp_path):
     with pytest.raises(InputError, match="no node knows"):
         type_in(

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,8 +13,10 @@ import pytest
 import xarray as xr
 
 from data_prep.base.errors import InputError
+from stforecast.cli.predict import forecast_sentence
 from stforecast.data.cubes import open_cube
 from stforecast.forecasting.forecaster import Forecaster
+from stforecast.forecasting.tables import Interval
 
 RIDGE = ["--method", "ridge", "--horizon", "3"]
 
@@ -309,6 +312,53 @@ def test_groups_are_in_both_tables_and_paths_in_a_file(stforecast, town, tmp_pat
     parts = ["<caption>Groups<", 'data-cell="all"', 'data-cell="site x"', "<caption>Plan"]
     places = [page.index(part) for part in parts]
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("--threshold", -5),
+        ("--groups", "nothere.csv"),
+        ("--paths", 100_000),
+        ("--upper-limit", -3),
+    ],
+)
+def test_wrong_options_of_the_plan_are_refused_before_training(stforecast, town, tmp_path, asked):
+    """The corrected command then finds no finished run in its way."""
+    args = ["forecast", town, *RIDGE, "--service", "internet", "--out", tmp_path / "out"]
+    code, _, err = stforecast(*args, *asked)
+    assert code == 2
+    assert str(asked[1]) in err
+    assert not (tmp_path / "out" / "run").exists()
+
+
+def test_bounds_that_end_before_the_forecast_are_said():
+    table = pd.DataFrame({"a": [1.0, 2.0, 12345.6]}, pd.date_range("2024-01-01", periods=3))
+    table.attrs = {"service": "calls", "units": "1"}
+    interval = Interval(table.where(table < 2), table.where(table < 2) + 20_000)
+    interval.upper.attrs["coverage"] = interval.lower.attrs["coverage"] = 0.9
+    text = forecast_sentence(Path("f.csv"), table, interval)
+    assert "for the first 1 step from 1 to 20,001, mean width 20,000" in text
+
+
+def test_a_missing_library_of_workbooks_is_named_before_training(
+    stforecast, town, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    code, _, err = stforecast("forecast", town, "--xlsx", *RIDGE, "--out", tmp_path / "out")
+    assert code == 2
+    assert "stforecast[excel]" in err
+    assert not (tmp_path / "out" / "run").exists()
+
+
+def test_the_tested_forecasts_are_counted_before_training(stforecast, town, tmp_path):
+    args = ["forecast", town, *RIDGE, "--service", "internet"]
+    _, _, err = stforecast(*args, "--paths", 100_000, "--out", tmp_path / "out")
+    most = err.split()[-1]
+    code, _, err = stforecast(*args, "--paths", most, "--out", tmp_path / "out")
+    assert code == 0, err
+    with xr.open_dataset(tmp_path / "out/run/forecasts.nc", engine="h5netcdf") as tested:
+        assert tested.sizes["time"] == int(most)
 
 
 def test_a_forecast_is_explained_at_a_time(stforecast, town, tmp_path):

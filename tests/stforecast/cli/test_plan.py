@@ -82,3 +82,46 @@ def test_a_growth_of_nothing_known_is_named(stforecast, run, tmp_path):
     )
     assert code == 0, err
     assert f"{grown}: growth factors of cells that are not forecast: site norht" in err
+
+
+def test_cells_that_can_sleep_are_listed(stforecast, run, tmp_path):
+    out, cover = tmp_path / "sleep.csv", run.parent / "members.csv"
+    asked = ["plan", run, "--sleep", "below=25,probability=0.8", "--cover", cover]
+    asked += ["--threshold", "70", "--out", out]
+    code, text, err = stforecast(*asked)
+    assert code == 0, err
+    found = pd.read_csv(out)
+    columns = ["cell", "group", "begin", "end", "hours", "probability", "moved_load"]
+    assert found.columns.tolist() == columns
+    assert found["cell"].tolist() in (["a"], ["b"])
+    assert f"{len(found)} of 4 cells can sleep" in text
+    assert "130 W idle" in text
+    code, text, err = stforecast(*asked, "--json")
+    assert code == 0, err
+    rows = json.loads(text)["asleep"]
+    assert [row["hours"] for row in rows] == found["hours"].tolist()
+    assert [row["begin"] for row in rows] == found["begin"].tolist()
+    assert json.loads(text)["energy_saved"] > 0
+    code, _, err = stforecast(*asked[:-1], tmp_path / "sleep.xlsx")
+    assert code == 0, err
+    assert len(pd.read_excel(tmp_path / "sleep.xlsx")) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ([], "--until"),
+        (["--until", "2024-04", "--sleep", "below=1"], "either"),
+        (["--sleep", "below=1"], "--cover"),
+        (["--sleep", "", "--cover", "members.csv"], "--threshold"),
+        (["--until", "2024-04", "--cover", "members.csv"], "--cover goes with --sleep"),
+        (["--sleep", "below=1", "--cover", "x", "--threshold", "9", "--growth", "2"], "--growth"),
+        (["--sleep", "under=1", "--cover", "x.csv", "--threshold", "9"], "below=LOAD"),
+        (["--sleep", "below=1", "--cover", "sight", "--threshold", "9"], "sight"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(stforecast, run, tmp_path, given, named):
+    code, _, err = stforecast("plan", run, *given, "--out", tmp_path / "m.csv")
+    assert code == 2
+    assert named in err
+    assert not (tmp_path / "m.csv").exists()

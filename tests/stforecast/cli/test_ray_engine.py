@@ -1,7 +1,6 @@
 """Work spread over Ray's workers: the same results, and lost workers are made good."""
 
 import os
-import re
 import signal
 import sys
 import types
@@ -10,19 +9,19 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 
 from data_prep.base.errors import InputError
 from data_prep.city.simulate import simulate
 from data_prep.sets.milan import prepare
 from data_prep.sets.telecom_italia import cdr
-from experiments.benchmarks.__main__ import main as benchmarks
 from stforecast import Forecaster
 from stforecast.bench import ray as ray_engine
 from stforecast.bench import ray_actors
 from stforecast.bench.jobs import run_grid
 from stforecast.bench.ray import ray_map
 from stforecast.cli.main import main
+from stforecast.forecasting import evaluate
+from stforecast.forecasting.runs import run
 
 
 @pytest.fixture(scope="module")
@@ -108,9 +107,9 @@ def test_a_benchmarks_runs_equal_those_of_one_process(ray, write, tmp_path, monk
     alone = run_grid(grid, tmp_path / "alone")
     spread = run_grid(grid, tmp_path / "spread", engine="ray")
     assert not spread.failures
-    for run, other in zip(alone.runs, spread.runs, strict=True):
-        pd.testing.assert_frame_equal(run.metrics(), other.metrics())
-        np.testing.assert_array_equal(run.forecasts()["y_hat"], other.forecasts()["y_hat"])
+    for own, other in zip(alone.runs, spread.runs, strict=True):
+        pd.testing.assert_frame_equal(own.metrics(), other.metrics())
+        np.testing.assert_array_equal(own.forecasts()["y_hat"], other.forecasts()["y_hat"])
 
 
 def test_only_what_is_not_finished_is_done(monkeypatch):
@@ -195,12 +194,41 @@ def test_actors_that_the_cluster_has_no_cores_for_are_refused(ray, town, short):
         Forecaster("fedavg", **short, engine="ray", actors=3).fit(town)
 
 
-def test_the_benchmark_of_actors_finds_the_same_losses(ray):
-    words = ["actors", "--clients", "8", "--batches", "1", "--repetitions", "1"]
-    done = CliRunner().invoke(benchmarks, [*words, "--method", "fedavg"])
-    assert done.exception is None
-    assert "2 actors of one core" in done.output
-    assert float(re.search(r"losses differ by (\S+)", done.output)[1]) < 1e-5
+@pytest.mark.parametrize("killed", [False, True])
+def test_shards_are_evaluated_by_tasks_with_the_same_files(
+    ray, town, short, tmp_path, monkeypatch, killed
+):
+    monkeypatch.setattr(evaluate, "SHARD", 1)
+    settings = {**short, "refit": "once", "intervals": "normalised", "workers": 1}
+    tried, here, do = tmp_path / "tried", os.getpid(), evaluate.do_all
+
+    def fragile(work):
+        """Its worker is killed with the first shard."""
+        assert os.getpid() != here
+        is_first = not tried.exists()
+        tried.touch()
+        if killed and is_first:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return do(work)
+
+    monkeypatch.setattr(evaluate, "do_all", fragile)
+    run("fedlean", town, tmp_path / "alone", settings)
+    run("fedlean", town, tmp_path / "spread", {**settings, "engine": "ray", "actors": 2})
+    for name in ("metrics.csv", "model/state.safetensors", "forecasts.nc"):
+        alone, spread = ((tmp_path / of / name).read_bytes() for of in ("alone", "spread"))
+        assert spread == alone, name
+    assert tried.exists()
+
+
+def test_an_error_in_a_shard_is_that_of_one_process(ray, town, short, monkeypatch):
+    def odd(work):
+        raise InputError("this shard is odd")
+
+    monkeypatch.setattr(evaluate, "SHARD", 1)
+    monkeypatch.setattr(evaluate, "do_all", odd)
+    forecaster = Forecaster("fedavg", **short, engine="ray", actors=2).fit(town)
+    with pytest.raises(InputError, match=r"^this shard is odd"):
+        forecaster.evaluate()
 
 
 def test_without_ray_the_command_says_what_to_install(monkeypatch, raw, tmp_path, capsys):

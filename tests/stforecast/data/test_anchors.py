@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from cut_windows import cut_windows
 
 from data_prep.base.errors import InputError
 from stforecast.baselines import BASELINES
@@ -10,7 +11,7 @@ from stforecast.baselines.ridge import Ridge, RidgeConfig
 from stforecast.data.anchors import anchors, targets, with_anchors, without_anchors
 from stforecast.data.clock import Calendar
 from stforecast.data.window_spec import WindowSpec
-from stforecast.data.windows import make_windows, target_windows, training_targets
+from stforecast.data.windows import target_windows, training_targets
 from stforecast.forecasting.leaks import forecast_leaks
 
 SIX_HOURLY = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("6h"))
@@ -81,14 +82,8 @@ def test_what_is_subtracted_is_added_again(target):
     moved = with_anchors(quantiles, series, starts, target, HOURLY)
     np.testing.assert_allclose(moved.mean(-1)[mask], y[mask], rtol=0, atol=1e-5)
     assert (target == "level") == np.array_equal(learned, y)
-    windows = make_windows(series, starts, spec, np.arange(400) % 24, HOURLY)
+    windows = cut_windows(series, starts, spec, HOURLY)
     np.testing.assert_array_equal(windows.y, learned)
-
-
-def test_targets_other_than_levels_need_the_clock():
-    spec = WindowSpec(closeness=1, periods=0, target="change")
-    with pytest.raises(InputError, match="target is 'change', which needs the series' wall clock"):
-        training_targets(TINY, np.array([3]), spec, None)
 
 
 @pytest.mark.parametrize(

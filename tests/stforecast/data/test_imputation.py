@@ -1,23 +1,21 @@
+from typing import get_args
+
 import numpy as np
 import pandas as pd
 import pytest
+from cut_windows import cut_windows
 
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
 from stforecast.data.clock import Calendar
-from stforecast.data.window_spec import WindowSpec
-from stforecast.data.windows import (
-    IMPUTE,
-    fill_gaps,
-    impute,
-    input_windows,
-    make_windows,
-    profile_of,
-)
+from stforecast.data.window_spec import Impute, WindowSpec
+from stforecast.data.windows import History, fill_gaps, input_windows
 from stforecast.forecasting.config import read_by
 
 GAPS = np.array([[1.0, np.nan], [np.nan, 5.0], [3.0, np.nan], [np.nan, np.nan], [np.nan, 7.0]])
 TWO_STEPS_A_WEEK = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta(days=3.5))
+DAILY = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("1D"))
+IMPUTE = get_args(Impute)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +27,9 @@ TWO_STEPS_A_WEEK = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta(days=3.5))
     ],
 )
 def test_gaps_are_filled_from_the_past(how, expected):
-    np.testing.assert_array_equal(impute(GAPS, how, steps_per_week=2), expected)
+    np.testing.assert_array_equal(
+        fill_gaps(GAPS, WindowSpec(impute=how), TWO_STEPS_A_WEEK), expected
+    )
 
 
 def test_an_unknown_rule_lists_the_rules():
@@ -41,8 +41,8 @@ def test_an_unknown_rule_lists_the_rules():
 @pytest.mark.parametrize("how", IMPUTE)
 def test_inputs_are_imputed_and_targets_never(how):
     spec = WindowSpec(closeness=1, periods=0, impute=how, period=24)
-    windows = make_windows(GAPS, np.array([3, 4]), spec, np.zeros(5, int), TWO_STEPS_A_WEEK)
-    filled = np.nan_to_num(impute(GAPS, how, 2))
+    windows = cut_windows(GAPS, np.array([3, 4]), spec, TWO_STEPS_A_WEEK)
+    filled = np.nan_to_num(fill_gaps(GAPS, spec, TWO_STEPS_A_WEEK))
     np.testing.assert_array_equal(windows.x[..., 0], filled[[2, 3]].T)
     np.testing.assert_array_equal(windows.mask[..., 0], [[False, False], [False, True]])
     np.testing.assert_array_equal(windows.y[..., 0], [[0, 0], [0, 7]])
@@ -52,15 +52,11 @@ def test_inputs_are_imputed_and_targets_never(how):
 def test_no_rule_looks_ahead(how):
     rng = np.random.default_rng(0)
     series = np.where(rng.random((30, 3)) < 0.4, np.nan, rng.normal(size=(30, 3)))
-    whole = impute(series, how, 5)
+    spec = WindowSpec(impute=how)
+    whole = fill_gaps(series, spec, DAILY)
     for end in (1, 7, 20):
-        np.testing.assert_array_equal(impute(series[:end], how, 5), whole[:end])
-
-
-def test_last_week_needs_the_clock():
-    spec = WindowSpec(closeness=1, periods=0, impute="last-week", period=24)
-    with pytest.raises(InputError, match="wall clock"):
-        make_windows(GAPS, np.array([3]), spec, np.zeros(5, int))
+        filled = fill_gaps(series[:end], spec, DAILY)
+        np.testing.assert_array_equal(filled, whole[:end])
 
 
 def test_the_rule_is_among_a_runs_settings_and_changes_what_is_forecast(cube, tiny):
@@ -79,7 +75,7 @@ def test_the_rule_is_among_a_runs_settings_and_changes_what_is_forecast(cube, ti
 def test_an_input_without_an_earlier_reading_is_the_windows_newest_one():
     series = np.array([[np.nan], [np.nan], [5.0], [6.0], [np.nan], [7.0]])
     spec = WindowSpec(closeness=1, periods=0, extra_lags="2,3,9", impute="newest")
-    x = input_windows(series, np.array([3, 5, 6]), spec)
+    x = input_windows(series, np.array([3, 5, 6]), spec, TWO_STEPS_A_WEEK)
     assert x[0].tolist() == [[5, 5, 5, 5], [6, 6, 5, 6], [7, 6, 6, 7]]
 
 
@@ -89,7 +85,7 @@ def test_the_first_hour_of_a_gap_has_the_last_reading():
     series[-20:] = np.nan
     spec = WindowSpec(closeness=1, periods=0, impute="newest", profile="week")
     calendar = Calendar(pd.Timestamp("2013-11-04"), pd.Timedelta("10min"))
-    filled = fill_gaps(series, spec, calendar, profile_of(series, spec, calendar))[-20:, 0]
+    filled = History.of(series, spec, calendar).filled[-20:, 0]
     assert (filled[:6] == series[-21]).all()
     assert filled[6] != series[-21]
 
@@ -103,7 +99,7 @@ def test_a_long_gap_has_the_weekly_profile_at_the_level_of_the_last_week():
     holes[gap] = np.nan
     spec = WindowSpec(closeness=1, periods=0, impute="newest", profile="week")
     calendar = Calendar(hours[0], pd.Timedelta("1h"))
-    filled = fill_gaps(holes, spec, calendar, profile_of(holes, spec, calendar))
+    filled = History.of(holes, spec, calendar).filled
     np.testing.assert_array_equal(filled[gap][0], series[gap.start - 1])
     np.testing.assert_allclose(filled[gap][1:], series[gap][1:], atol=0.2)
     later = np.r_[: gap.start, gap.stop : len(series)]
@@ -111,5 +107,5 @@ def test_a_long_gap_has_the_weekly_profile_at_the_level_of_the_last_week():
     # A time of the week without a reading before has the last reading.
     short = holes[24 * 27 : 24 * 27 + 30]
     short[:3] = 1.0
-    of_short = fill_gaps(short, spec, calendar, profile_of(short, spec, calendar))
+    of_short = History.of(short, spec, calendar).filled
     np.testing.assert_array_equal(of_short[:12], 1.0)

@@ -60,7 +60,7 @@ def test_lags_never_repeat_and_lie_in_the_training_part(step, days, horizon):
     n_training = days * DAYS[step]
     spec = WindowSpec(closeness=1, periods=0, horizon=horizon, extra_lags="auto", calendar="auto")
     spec = spec.chosen(pd.Timedelta(step), n_training)
-    lags = (*spec.lags, *spec.further_lags)
+    lags = spec.all_lags
     assert len(set(lags)) == len(lags)
     assert max(lags) <= max(36, n_training)
 

@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
+from cut_windows import cut_windows
 
 from data_prep.base.errors import InputError
 from stforecast.data import windows
-from stforecast.data.clock import day_slots
 from stforecast.data.prepared import prepare
 from stforecast.data.series import as_series
 from stforecast.data.window_spec import WindowSpec
-from stforecast.data.windows import make_windows, target_windows
+from stforecast.data.windows import target_windows
 
 WINDOW = WindowSpec(horizon=2, impute="ffill", period=24)
 
@@ -29,9 +29,7 @@ def test_z_scores_are_those_of_the_training_part(series, data):
 
 
 def test_windows_are_those_of_the_z_scores(series, data):
-    calendar = series.calendar
-    slots = day_slots(calendar.local_times(np.arange(240)), 24, calendar.step)
-    expected = make_windows(data.z, data.split.train, WINDOW, slots, calendar)
+    expected = cut_windows(data.z, data.split.train, WINDOW, series.calendar)
     found = data.windows(data.split.train)
     assert found.x_next is expected.x_next is None
     for name in ("x", "y", "mask", "slot"):
@@ -42,8 +40,8 @@ def test_windows_are_those_of_the_z_scores(series, data):
 
 
 def test_gaps_are_filled_once(data, monkeypatch):
-    filled, impute = [], windows.impute
-    monkeypatch.setattr(windows, "impute", lambda *a: filled.append(a) or impute(*a))
+    filled, fill_gaps = [], windows.fill_gaps
+    monkeypatch.setattr(windows, "fill_gaps", lambda *a: filled.append(a) or fill_gaps(*a))
     for part in (data.split.train, data.split.validation, data.split.test):
         data.windows(part, with_next=part is data.split.train)
     assert len(filled) == 1

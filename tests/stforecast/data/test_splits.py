@@ -186,7 +186,7 @@ def test_training_begins_at_local_midnight(text):
     times = pd.date_range("2013-11-01 07:00", periods=1488, freq="1h")
     split = make_split(text, 1488, HOUR, FUELS, times)
     assert times[split.train[0]] == pd.Timestamp("2013-11-05 00:00")
-    slots = day_slots(times, 24)[split.train]
+    slots = day_slots(times, 24, pd.Timedelta("1h"))[split.train]
     np.testing.assert_array_equal(slots, np.arange(len(slots)) % 24)
 
 

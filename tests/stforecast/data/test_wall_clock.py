@@ -12,10 +12,8 @@ from stforecast.data.clock import Calendar
 from stforecast.data.events import Events
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import (
-    impute,
+    fill_gaps,
     input_windows,
-    off_wall_clock,
-    on_wall_clock,
     source_steps,
     target_windows,
     training_targets,
@@ -80,25 +78,19 @@ def test_without_a_change_nothing_differs_from_counting_steps(zone):
     series[::7] = np.nan
     starts = np.arange(170, len(series) - 24)
     spec = WindowSpec(3, 3, 24, 24, extra_lags="2-168,500")
-    lags = (*spec.lags, *spec.further_lags)
-    steps = source_steps(starts, lags, spec, calendar)
-    np.testing.assert_array_equal(steps, starts[:, None] - np.array(lags))
-    np.testing.assert_array_equal(
-        input_windows(series, starts, spec, calendar), input_windows(series, starts, spec)
-    )
+    steps = source_steps(starts, spec, calendar)
+    np.testing.assert_array_equal(steps, starts[:, None] - np.array(spec.all_lags))
     for learned, plain in zip(
         training_targets(series, starts, spec, calendar),
         target_windows(series, starts, spec), strict=True,
     ):  # fmt: skip
         np.testing.assert_array_equal(learned, plain)
     for season in (24, 168):
-        np.testing.assert_array_equal(
-            repeat_season(series, starts, 30, season, calendar),
-            repeat_season(series, starts, 30, season),
-        )
-    shifts = calendar.shifts(np.arange(len(series)))
-    filled = impute(series, "last-week", 168, shifts), impute(series, "last-week", 168)
-    np.testing.assert_array_equal(*filled)
+        of = (calendar, dataclasses.replace(calendar, time_zone=None))
+        np.testing.assert_array_equal(*(repeat_season(series, starts, 30, season, c) for c in of))
+    week, of_week = WindowSpec(impute="last-week"), np.arange(len(series)) % 168
+    filled = pd.DataFrame(series).groupby(of_week).ffill()
+    np.testing.assert_array_equal(fill_gaps(series, week, calendar), filled)
 
 
 def test_windows_after_a_longer_day_are_those_of_a_week_before():
@@ -124,11 +116,11 @@ def test_the_targets_of_a_window_with_the_change_are_learned_and_forecast_by_the
     np.testing.assert_array_equal(y[..., :-1], before[..., :-1])
     assert mask.all()
     expected, _ = target_windows(series, starts, WEEK)
-    np.testing.assert_array_equal(off_wall_clock(before, starts, calendar), expected)
+    np.testing.assert_array_equal(calendar.off_wall_clock(before, starts), expected)
     quantiles = np.stack([before, before + 1], axis=-1)
-    ordered = off_wall_clock(quantiles, starts, calendar)
+    ordered = calendar.off_wall_clock(quantiles, starts)
     np.testing.assert_array_equal(ordered[..., 1], expected + 1)
-    np.testing.assert_array_equal(on_wall_clock(expected, starts - 48, calendar), expected)
+    np.testing.assert_array_equal(calendar.on_wall_clock(expected, starts - 48), expected)
 
 
 @pytest.mark.parametrize("season", [24, 168])
@@ -149,8 +141,8 @@ def test_gaps_are_filled_with_the_same_time_of_last_week():
     series = weekly(calendar, N_DAYS * 24)
     gappy = series.copy()
     gappy[12 * 24 : 15 * 24] = np.nan
-    shifts = calendar.shifts(np.arange(len(series)))
-    np.testing.assert_array_equal(impute(gappy, "last-week", 168, shifts), series)
+    filled = fill_gaps(gappy, WindowSpec(impute="last-week"), calendar)
+    np.testing.assert_array_equal(filled, series)
 
 
 @pytest.mark.sampled(3)

@@ -6,6 +6,7 @@ import pytest
 from node_link import TOKEN
 
 from data_prep.base.errors import InputError
+from data_prep.cube import open_cube, write_cube
 from stforecast.flower.node import FlowerNode, Place
 from stforecast.flower.server_app import serve
 from stforecast.forecasting.forecaster import Forecaster
@@ -54,6 +55,78 @@ def test_nodes_train_their_own_models_as_one_process_does(
         np.testing.assert_allclose(own, forecasts[[int(c) for c in cells]], rtol=1e-4)
 
 
+READS = {"11": f"{GRU}:inputs=none", "22": f"{MLP}:inputs=call", "33": MLP}
+"""The model of each node's cell, and what it reads of the services sms and call."""
+
+
+@pytest.fixture
+def three(federation, cube, tmp_path):
+    """Makes a run on three nodes, whose cubes hold no service that their models do not read."""
+    noise = np.random.default_rng(1).normal(size=cube["sms"].shape)
+    city = cube.assign(call=(("time", "cell"), 3 * cube["internet"].to_numpy() + noise))
+    city["call"].attrs = cube["sms"].attrs
+
+    def make(method, **settings):
+        models = f"{READS['11']}, {MLP}"
+        own = {**MIXED, "models": models, "inputs": "sms,call", **settings}
+        run, link, _ = federation(method, **own)
+        link.configs = {}
+        for i, absent in enumerate((["sms", "call"], ["sms"], [])):
+            path = tmp_path / f"{'pqr'[i]}.nc"
+            write_cube(city.isel(cell=slice(i, i + 1)).drop_vars(absent), path)
+            own = {"data": str(path), "first-client": i, "model": READS[str(city.cell[i].item())]}
+            link.configs[i] = own | {"allow-disclosure": True}
+        return run, link, city
+
+    return make
+
+
+@pytest.mark.parametrize("method", ["fedproto", "fuels"])
+def test_nodes_with_other_services_train_as_one_process_does(method, three, tmp_path):
+    run, link, city = three(method)
+    assert serve(link, run)["nodes"] == 3
+    lines = ["cell,client,model", *(f"{cell},{cell},{model}" for cell, model in READS.items())]
+    (tmp_path / "owners.csv").write_text("\n".join(lines))
+    settings = {**run.config.flat(), "clients": str(tmp_path / "owners.csv")}
+    settings["models"] += f", {READS['22']}"
+    whole = Forecaster.recorded(settings).fit(city)
+    wanted, forecasts = values(whole.evaluate()), whole.predict(city)
+    for name, cell in zip("pqr", READS, strict=True):
+        folder = tmp_path / f"{name}.federation" / f"run-{TOKEN}"
+        found = values(pd.read_csv(folder / "metrics.csv"))
+        own = [i for i in found.index if i[0] == cell]
+        assert own
+        np.testing.assert_allclose(wanted[own], found[own], rtol=1e-4)
+        forecast = Forecaster.load(folder).predict(tmp_path / f"{name}.nc")
+        np.testing.assert_allclose(forecast, forecasts[[int(cell)]], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("", r"p\.nc: unknown further service .* 'sms'"),
+        (f"{MLP}:inputs=call", r"p\.nc: unknown further service .* 'call'"),
+        (
+            f"{MLP}:inputs=weather",
+            "service 'weather'; choose one of: call, none, sms",
+        ),
+        ("linear:inputs=none", "a client has the model 'linear:inputs=none', which is not among"),
+    ],
+)
+def test_a_node_without_what_its_model_reads_is_refused(model, message, three):
+    run, link, _ = three("fedproto")
+    with pytest.raises(InputError, match=message):
+        FlowerNode(run, Place.of({**link.configs[0], "model": model}, TOKEN))
+
+
+def test_inputs_of_another_step_are_refused_before_training(three):
+    run, link, _ = three("fedproto")
+    coarse = open_cube(link.configs[1]["data"]).load().isel(time=slice(None, None, 2))
+    write_cube(coarse, link.configs[1]["data"])
+    with pytest.raises(InputError, match="steps of 120 minutes, the federation's are 60 minutes"):
+        FlowerNode(run, Place.of(link.configs[1], TOKEN))
+
+
 @pytest.mark.parametrize(
     ("settings", "model", "message"),
     [
@@ -72,6 +145,6 @@ def test_a_model_that_the_federation_has_not_is_refused(settings, model, message
 
 
 def test_a_method_that_sends_encoders_is_refused_before_the_app_is_written(federation):
-    run, *_ = federation("fedavg", **MIXED)
+    run, *_ = federation("fedavg", **{**MIXED, "models": f"{MLP}, {MLP}:inputs=none"})
     with pytest.raises(InputError, match="the clients' models differ"):
         run.check()

@@ -1,6 +1,7 @@
 """How often forecasts are made, and from what."""
 
 import gc
+import pickle
 
 import numpy as np
 import pandas as pd
@@ -150,11 +151,22 @@ def test_files_written_for_a_few_cells_at_a_time_are_those_of_all(
     assert firsts == [0, 1, 2]
 
 
+def elsewhere(work, do=evaluate.do):
+    """Do work as another process does, which receives and returns copies."""
+    work = pickle.loads(pickle.dumps(work))
+    assert {part.whole for part in work.parts.values()} == {None}
+    found, blocks = do(work)
+    return pickle.loads(pickle.dumps((found, list(blocks))))
+
+
 @pytest.mark.quick(3)
-@pytest.mark.parametrize("intervals", ["normalised", "conformal", "none"])
+@pytest.mark.parametrize(
+    ("intervals", "sent"),
+    [("normalised", True), ("normalised", False), ("conformal", True), ("none", False)],
+)
 @pytest.mark.parametrize("method", ["fedlean", "fedavg"])
 def test_a_run_by_shards_of_cells_writes_the_files_of_a_run_of_all(
-    tiny, tmp_path, monkeypatch, caplog, method, intervals
+    tiny, tmp_path, monkeypatch, caplog, method, intervals, sent
 ):
     rng, hours = np.random.default_rng(2), pd.date_range("2013-11-04", periods=24 * 10, freq="h")
     daily = 50 + 40 * np.sin(2 * np.pi * (np.asarray(hours.hour)[:, None] + np.arange(5)) / 24)
@@ -179,8 +191,10 @@ def test_a_run_by_shards_of_cells_writes_the_files_of_a_run_of_all(
 
     whole = written("whole")
     monkeypatch.setattr(evaluate, "SHARD", 2)
+    if sent:
+        monkeypatch.setattr(evaluate, "do", elsewhere)
     monkeypatch.setattr("stforecast.federated.engine.trainer.IN_FILES", 0)
-    monkeypatch.setattr(evaluate, "Shard", lambda *a: made.append(a[1]) or shard(*a))
+    monkeypatch.setattr(evaluate, "Shard", lambda of: made.append(of.some) or shard(of))
     of_shards = written("shards")
     xr.testing.assert_identical(of_shards[0], whole[0])
     pd.testing.assert_frame_equal(of_shards[1], whole[1])
@@ -196,8 +210,10 @@ def test_a_shard_is_dropped_before_the_next_is_forecast(cube, tiny, tmp_path, mo
     def watched(self, **asked):
         gc.collect()
         shards = [of for of in gc.get_objects() if type(of) is evaluate.Shard]
-        shards = [of for of in shards if of.whole in forecaster._evaluations.values()]
-        alive.append({of.some.start for of in shards if of.some.start != self.some.start})
+        parts = [of.evaluation for of in shards]
+        parts = [of for of in parts if of.whole in forecaster._evaluations.values()]
+        own = self.evaluation.some.start
+        alive.append({of.some.start for of in parts if of.some.start != own})
         return found(self, **asked)
 
     monkeypatch.setattr(evaluate.Shard, "found", watched)

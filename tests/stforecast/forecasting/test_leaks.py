@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,7 +12,7 @@ from stforecast.data.clock import Calendar
 from stforecast.data.cubes import open_cube
 from stforecast.data.scaling import fit_scaler
 from stforecast.data.series import as_series
-from stforecast.data.splits import Cut
+from stforecast.data.splits import make_split
 from stforecast.data.window_spec import WindowSpec
 from stforecast.forecasting.config import read_by
 from stforecast.forecasting.leaks import changes_of, forecast_leaks
@@ -118,14 +120,14 @@ def test_a_scaler_that_saw_the_whole_series_is_found(cube, monkeypatch):
     assert "scaler" in {leak.what for leak in leaks}
 
 
-def everything(spans, first, spec):
-    """A cut whose training windows go on to the last step."""
-    training, validation, test = spans
-    return Cut(range(first, test.stop), validation, test, slice(0, training.stop))
+def everything(*given):
+    """A split whose training windows go on to the last test window."""
+    split = make_split(*given)
+    return dataclasses.replace(split, train=np.arange(split.train[0], split.test[-1] + 1))
 
 
 def test_training_windows_from_the_test_part_are_found(cube, monkeypatch):
-    monkeypatch.setattr("stforecast.data.splits.cut_spans", everything)
+    monkeypatch.setattr("stforecast.data.prepared.make_split", everything)
     leaks = fitting_leaks("ridge", cube, service="internet", split="days:7,1,2")
     assert [leak.what for leak in leaks] == ["model"]
 

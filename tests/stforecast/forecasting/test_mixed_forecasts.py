@@ -7,6 +7,7 @@ import pytest
 from stforecast import Forecaster
 from stforecast.data.series import as_series
 from stforecast.data.window_spec import WindowSpec
+from stforecast.data.windows import History
 from stforecast.forecasting.mixed_forecasts import Mixture
 
 
@@ -14,12 +15,14 @@ def test_forecasts_that_know_no_holidays_are_moved_by_what_these_change(table, m
     of_nothing = "stforecast.forecasting.mixed_forecasts.forecasts"
     monkeypatch.setattr(of_nothing, lambda past, starts, horizon: np.zeros((3, 1, 1), np.float32))
     calendar = as_series(table).calendar
-    mixture = Mixture(WindowSpec(closeness=1, periods=0, period=24), 1, pretrained=True)
+    window = WindowSpec(closeness=1, periods=0, period=24)
+    mixture = Mixture(window, 1, pretrained=True)
     usual, _ = mixture.usual_weights(pd.Timedelta("1h"))
     known, outputs = np.zeros((3, 0, 1), np.float32), np.full((3, 1, 1), 2.0, np.float32)
-    series, starts = np.zeros((1, 3)), np.array([1])  # No error is known yet.
+    history = History.of(np.zeros((1, 3)), window, calendar)
+    starts = np.array([1])  # No error is known yet.
     for plain, moved in ((None, 0.0), (np.full((3, 1, 1), 1.5, np.float32), 0.5)):
-        found = mixture.mixed(known, outputs, series, starts, calendar, None, plain)
+        found = mixture.mixed(known, outputs, history, starts, plain)
         assert found == pytest.approx(2.0 + usual.weight * (moved - 2.0))
 
 
@@ -31,8 +34,8 @@ def test_holidays_change_forecasts_of_windows_that_begin_on_one(monkeypatch):
     forecaster = Forecaster("fedlean", **settings).fit(table)
     given = []
 
-    def spy(mixture, known, outputs, series, starts, calendar, profile, plain, observed):
-        given.append((mixture.known_windows(starts, calendar), known, outputs, plain))
+    def spy(mixture, known, outputs, history, starts, plain, observed):
+        given.append((mixture.known_windows(starts, history.calendar), known, outputs, plain))
         return outputs
 
     monkeypatch.setattr(Mixture, "mixed", spy)

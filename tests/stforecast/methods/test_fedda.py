@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from cut_windows import cut_windows
 from torch import nn
 
 from data_prep.base.errors import InputError
 from stforecast.data.profiles import cluster_clients, mean_windows, zscored
 from stforecast.data.window_spec import WindowSpec
-from stforecast.data.windows import make_windows
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.layers import ClientLinear
 from stforecast.federated.core.population import PerClient, Population, SplitModel
@@ -38,7 +38,7 @@ def samples_of(n_clients=4, samples=26, first=2 * P, missing=(), seed=7):
         series[step, client] = np.nan
     starts = np.arange(first, first + samples)
     places = np.stack([np.arange(n_clients) // 2, rng.random(n_clients) / 10], axis=1)
-    return client_data(make_windows(series, starts, SPEC, steps % P), places)
+    return client_data(cut_windows(series, starts, SPEC), places)
 
 
 def without_location(data):
@@ -517,16 +517,16 @@ def trained(model, data, client, params, optimizer):
 @pytest.mark.quick(3)
 @pytest.mark.usefixtures("double")
 @pytest.mark.parametrize(
-    ("method", "optimizer_state", "update_clusters"),
+    ("method", "optimizer_state", "further"),
     [
-        (FedDA, "round", False),
-        (FedDA, "keep", False),
-        (FedDA, "round", True),
-        (FedDAClusters, "round", True),
-        (FedDAClusters, "keep", True),
+        (FedDA, "round", {"update_clusters": False}),
+        (FedDA, "keep", {"update_clusters": False}),
+        (FedDA, "round", {"update_clusters": True}),
+        (FedDAClusters, "round", {}),
+        (FedDAClusters, "keep", {}),
     ],
 )
-def test_rounds_are_those_of_a_plain_loop(method, optimizer_state, update_clusters):
+def test_rounds_are_those_of_a_plain_loop(method, optimizer_state, further):
     """Three rounds after the warm-up; half of the clients take part in each.
 
     Every client has `torch.optim.SGD` with momentum: a new one in each round, or one for all.
@@ -539,7 +539,7 @@ def test_rounds_are_those_of_a_plain_loop(method, optimizer_state, update_cluste
         "participation": 0.5, "rounds": 4, "epochs": 2, "momentum": 0.9,
         "optimizer_state": optimizer_state,
     }  # fmt: skip
-    options = {"clusters": 3, "rho": 0.5, "epsilon": 0.8, "update_clusters": update_clusters}
+    options = {"clusters": 3, "rho": 0.5, "epsilon": 0.8, **further}
     run = federation(data, method=method, training=settings, **options)
 
     def new_client():
@@ -568,7 +568,7 @@ def test_rounds_are_those_of_a_plain_loop(method, optimizer_state, update_cluste
             for k, models in members.items()
         }
         met = list(gave.values())
-        if update_clusters:
+        if further.get("update_clusters", True):
             clusters |= gave
         everywhere = plain_attention(everywhere, met, quasi, 0.5, 0.8)
         run.run_round()
@@ -623,9 +623,6 @@ def test_the_defaults_are_the_released_codes():
     config = resolve("fedda")
     assert config.training.optimizer_state == "round"
     assert not config.method_options.update_clusters
-    assert resolve("fedda_clusters").method_options.update_clusters
-    with pytest.raises(InputError, match="update_clusters is False; fedda_clusters predicts with"):
-        resolve("fedda_clusters", update_clusters=False)
     assert resolve("fedavg").training.optimizer_state == "keep"
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from cut_windows import cut_windows
 from scipy.spatial.distance import jensenshannon
 from scipy.special import softmax
 from scipy.stats import kstest
@@ -17,7 +18,6 @@ from torch import nn
 
 from data_prep.base.errors import InputError
 from stforecast.data.window_spec import WindowSpec
-from stforecast.data.windows import make_windows
 from stforecast.federated.core.data import ClientData
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.prototypes import attract_repel_loss
@@ -45,8 +45,7 @@ def make_series(n_clients, samples=10):
 
 def samples_of(series, spec=SPEC, first=FIRST):
     starts = np.arange(first, len(series))
-    slots = np.arange(len(series)) % spec.period
-    return client_data(make_windows(series, starts, spec, slots, with_next=True))
+    return client_data(cut_windows(series, starts, spec, with_next=True))
 
 
 def federation(data, *, method=Fuels, hidden=3, spec=SPEC, cohort=None, training=None, **options):

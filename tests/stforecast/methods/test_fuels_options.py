@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from cut_windows import cut_windows
 
 from data_prep.base.errors import InputError
 from stforecast.data.profiles import slot_order, slots_of
 from stforecast.data.window_spec import WindowSpec
-from stforecast.data.windows import make_windows
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import Participants
 from stforecast.federated.core.training import Training
@@ -29,7 +29,7 @@ def federation(n_clients=5, period=4, days=4, batch_size=4, optimizer_state="kee
     rng = np.random.default_rng(3)
     series = np.sin(2 * np.pi * (steps[:, None] / period + rng.random(n_clients)))
     series = series + 0.2 * rng.normal(size=series.shape)
-    windows = make_windows(series, steps[period:], spec, steps % period, with_next=True)
+    windows = cut_windows(series, steps[period:], spec, with_next=True)
     training = Training(batch_size=batch_size, optimizer_state=optimizer_state)
     population = Population(lambda: DualGRU(spec, DualGRUOptions(3)), seed=2)
     method = Fuels(population, ForecastTask(period), training, FuelsOptions(**options))

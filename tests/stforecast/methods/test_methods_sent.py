@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from cut_windows import cut_windows
 
 from stforecast.data.window_spec import WindowSpec
-from stforecast.data.windows import make_windows
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.training import Training
 from stforecast.federated.engine.rounds import Federation
@@ -22,8 +22,7 @@ def hourly():
     spec = WindowSpec(period=24)
     steps = np.arange(spec.max_lag + spec.period)
     series = np.random.default_rng(0).normal(size=(len(steps), 2)).astype(np.float32)
-    starts, slots = steps[spec.max_lag :], steps % spec.period
-    return client_data(make_windows(series, starts, spec, slots, with_next=True))
+    return client_data(cut_windows(series, steps[spec.max_lag :], spec, with_next=True))
 
 
 @pytest.mark.parametrize(

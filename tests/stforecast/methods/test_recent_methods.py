@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from cut_windows import cut_windows
 from recent_methods import RECENT
 
 from stforecast.data.window_spec import WindowSpec
-from stforecast.data.windows import make_windows
 from stforecast.federated.core.population import Population, feature_width
 from stforecast.federated.core.training import Training
 from stforecast.federated.engine.rounds import Federation
@@ -24,7 +24,7 @@ def windows():
     steps = np.arange(SPEC.max_lag + 2 * SPEC.period + 1)
     series = np.random.default_rng(0).normal(size=(len(steps), 2)).astype(np.float32)
     starts = steps[SPEC.max_lag : -1]
-    return client_data(make_windows(series, starts, SPEC, steps % SPEC.period))
+    return client_data(cut_windows(series, starts, SPEC))
 
 
 @pytest.mark.parametrize("model", WINDOWED)

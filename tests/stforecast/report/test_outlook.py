@@ -13,7 +13,7 @@ from report_pages import write_report
 from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.groups import read_groups
 from stforecast.forecasting.outlook import make_outlook
-from stforecast.report.outlook import outlook_section
+from stforecast.report.outlook import outlook_section, unfounded
 from stforecast.report.tables import Arrays, Table
 from stforecast.report.write import ReportPage
 
@@ -111,6 +111,16 @@ def test_that_no_cell_may_pass_is_said(town, tested):
     assert "in none of 3 cells; none has a probability of 1% or more" in made.ahead.claims[1]
     titles = [value["title"] for value in made.ahead.charts["values"]]
     assert not any("probability" in title for title in titles), "a map of one colour"
+
+
+def test_steps_at_times_of_day_without_any_value_are_counted(town):
+    _, series = town
+    values = series.values.copy()
+    values[np.isin(series.times.hour, [0, 1])] = np.nan
+    ahead = pd.date_range(series.times[-1], periods=7, freq="h")[1:]
+    assert unfounded(series, ahead) == ()
+    (said,) = unfounded(dataclasses.replace(series, values=values), ahead)
+    assert said.startswith("2 of 6 steps ")
 
 
 def test_a_group_is_drawn_as_the_sum_of_its_cells(browser, page_of_groups):

@@ -29,7 +29,7 @@ def test_data_sheet_describes_the_service_as_info_does(tested, gappy):
     found = data_sheet(tested("a", Y, Y, about={"outliers": {"2": 3}}), gappy)
     assert found.facts["missing"].startswith("41.7 %")  # 5 of 12
     assert found.facts["service"] == "internet (MB)"
-    assert found.facts["not believed"] == "3 readings: 3 of cell 2"
+    assert found.facts["left out as outliers"] == "3 readings: 3 of cell 2"
     assert found.facts["steps"] == "6 steps of 1 hour"
     assert found.facts["period"].endswith("(local time, Europe/Rome)")
     assert found.checksums == {"a.txt": "sha256:12"}

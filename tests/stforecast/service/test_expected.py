@@ -61,6 +61,16 @@ def test_beyond_all_forecasts_the_weeks_before_say_what_is_expected():
     assert (error[:, 1] == 10 * error[:, 0]).all()
 
 
+def test_the_weeks_before_are_their_median_whatever_is_missing():
+    values = np.random.default_rng(1).normal(size=(7 * 6, 40))
+    values[np.random.default_rng(2).random(values.shape) < 0.4] = np.nan
+    found, _ = weeks_before(values, 0, 7)
+    lags = np.stack([values[7 * (5 - week) : 7 * (6 - week)] for week in (1, 2, 3, 4)])
+    some = ~np.isnan(lags).all(axis=0)
+    np.testing.assert_array_equal(found[-7:][some], np.nanmedian(lags[:, some], axis=0))
+    assert np.isnan(found[-7:][~some]).all()
+
+
 def test_a_history_without_forecasts_is_measured_by_its_weeks():
     history = pd.DataFrame(
         np.ones((24 * 21, 2)), pd.date_range("2024-01-01", periods=504, freq="h")

@@ -1,0 +1,186 @@
+"""Totals over nodes: the sums of their forecasts and bounds, without Flower."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from node_link import TOKEN
+
+from data_prep.base.errors import InputError
+from data_prep.cube import open_cube, write_cube
+from stforecast.federated.nodes.membership import Patience
+from stforecast.federated.nodes.messages import Message, Rejected
+from stforecast.federated.uploads.masking import SecureSums
+from stforecast.flower.server_app import serve
+from stforecast.flower.settings import RunSettings
+from stforecast.flower.totals import check_span
+from stforecast.forecasting.config import resolve
+from stforecast.forecasting.forecaster import Forecaster
+from stforecast.forecasting.groups import Groups, SumErrors
+
+SHARES = {"p": (0, 1), "q": (1, 3), "r": (3, 5)}
+SETTINGS = {
+    "service": "internet", "split": "time:0.5,0.2,0.3", "rounds": 1, "horizon": 3, "periods": 1,
+    "refit": "never", "intervals": "conformal", "model": "mlp", "hidden_size": 8, "device": "cpu",
+}  # fmt: skip
+
+
+@pytest.fixture
+def city(federation, cube, tmp_path):
+    """Makes a run of three nodes with five cells, and the link to them."""
+    noise = np.random.default_rng(1).normal(size=(2, cube.sizes["time"]))
+    values = cube["internet"].to_numpy()
+    more = np.stack([40 + 3 * noise[0], values[:, 0] * 2 + noise[1]], axis=1)
+    ids = [*cube["cell"].to_numpy().tolist(), 44, 55]
+    whole = xr.Dataset(
+        {"internet": (("time", "cell"), np.concatenate([values, more], axis=1))},
+        {"time": cube["time"], "cell": ids},
+        cube.attrs,
+    )
+    whole["internet"].attrs = cube["internet"].attrs
+
+    def make(method="fedavg", share=(True, True, True), **settings):
+        own = {"secure": SecureSums(), "totals": True, **settings}
+        patience = own.pop("patience", Patience(0.1, 1, 0.01, min_parties=3))
+        run = RunSettings(
+            resolve(method, **{**SETTINGS, **own.pop("of_run", {})}), 5, patience,
+            str(tmp_path / "server"), units="MB", time_zone="Europe/Rome", **own,
+        )  # fmt: skip
+        _, link, _ = federation()
+        link.run, link.configs = run.as_run_config(), {}
+        for i, (name, (first, end)) in enumerate(SHARES.items()):
+            path = write_cube(whole.isel(cell=slice(first, end)), tmp_path / f"{name}.nc")
+            link.configs[i] = {
+                "data": str(path), "first-client": first, "share-totals": share[i],
+                "allow-disclosure": True,
+            }  # fmt: skip
+        return run, link, whole
+
+    return make
+
+
+def of_one_process(tmp_path, whole):
+    """Forecasts, bounds and tested sums of all nodes' cells, from each node's own model."""
+    nodes = [Forecaster.load(tmp_path / f"{name}.federation" / f"run-{TOKEN}") for name in SHARES]
+    data = [tmp_path / f"{name}.nc" for name in SHARES]
+    found = [node.outlook(path) for node, path in zip(nodes, data, strict=True)]
+    tested = xr.concat([node.tested() for node in nodes], "cell", join="outer")
+    groups = Groups.of_columns({}, whole["cell"].to_numpy())
+    forecast = pd.concat([of for of, _ in found], axis=1)
+    sides = (pd.concat([interval[i] for _, interval in found], axis=1) for i in (0, 1))
+    interval = type(found[0][1])(*sides)
+    for bound in interval:
+        bound.attrs = found[0][1].lower.attrs
+    errors = SumErrors.of(tested, groups)
+    sums = groups.sum_table(forecast)
+    return sums, errors.bounds(sums, (forecast, interval), groups), errors
+
+
+@pytest.mark.parametrize(
+    ("method", "secure"), [("fedavg", SecureSums()), ("fedproto", None)], ids=["masked", "plain"]
+)
+def test_totals_are_the_sums_of_one_process(method, secure, city, tmp_path):
+    run, link, whole = city(method, secure=secure)
+    about = serve(link, run)["totals"]
+    assert (about["nodes"], about["clients"], about["left_out"]) == (3, 5, {})
+    found = pd.read_csv(tmp_path / "server" / "totals.csv")
+    sums, interval, errors = of_one_process(tmp_path, whole)
+    for time, expected in zip(pd.to_datetime(found["time"]), sums.index, strict=True):
+        assert time == expected
+    for column, table in (
+        ("forecast", sums), ("lower", interval.lower.clip(0)), ("upper", interval.upper),
+    ):  # fmt: skip
+        np.testing.assert_allclose(found[column], table["all"], rtol=1e-6)
+    assert about["coverage"] == pytest.approx(errors.coverage["all"], abs=0.02)
+    if secure:
+        named = whole.assign_coords(city=("cell", ["town"] * 5))
+        forecaster = Forecaster.recorded(run.config.flat()).fit(named)
+        trained, bounds = forecaster.predict_groups("city", named)
+        np.testing.assert_allclose(found["forecast"], trained["city town"], rtol=1e-3)
+        np.testing.assert_allclose(found["upper"], bounds.upper["city town"], rtol=1e-2)
+
+
+def test_the_server_sees_no_values_of_a_node(city, tmp_path):
+    run, link, _ = city()
+    serve(link, run)
+    answers = [message for message in link.sent if "sum" in message.payload]
+    totals = max(len(message.payload["sum"]) for message in answers)
+    own = Forecaster.load(tmp_path / "p.federation" / f"run-{TOKEN}").tested()
+    assert totals == 3 * (5 * own.sizes["time"] + 4)
+    readings = np.round(own["y"].to_numpy().ravel() * 2**28).astype(np.int64)
+    for message in answers:
+        assert not np.isin(readings, message.payload["sum"].numpy()).any()
+
+
+def test_owners_who_do_not_share_are_left_out_and_two_nodes_have_no_totals(city, tmp_path):
+    run, link, _ = city(share=(True, True, False))
+    about = serve(link, run)["totals"]
+    assert about["lost"] == "2 nodes can add to them, 3 or more must"
+    assert about["left_out"][2].startswith("the server asks for totals")
+    assert not (tmp_path / "server" / "totals.csv").exists()
+
+
+def test_a_node_whose_data_end_earlier_is_left_out(city, tmp_path):
+    run, link, _ = city()
+    with open_cube(link.configs[1]["data"]) as part:
+        shorter = part.load().isel(time=slice(None, -5))
+    write_cube(shorter, link.configs[1]["data"])
+    about = serve(link, run)["totals"]
+    assert "data end at" in about["left_out"][1]
+    assert about["lost"].startswith("2 nodes")
+
+
+FIRST, LAST, END = "2013-11-08 00:00", "2013-11-10 20:00", "2013-11-10 23:00"
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        {"end": f"{END}+00:00", "first": f"{FIRST}+00:00", "last": f"{LAST}+00:00"},
+        {"first": "2013-11-08 00:30"},
+        {"last": "2014-01-01 00:00"},
+        {"first": "NaT"},
+        {"low": "none"},
+        {"end": None},
+        "a text that is no answer",
+    ],
+)
+def test_a_span_that_cannot_be_is_rejected(hostile):
+    sound = {"first": FIRST, "last": LAST, "end": END, "low": 0.0}
+    hour = pd.Timedelta("1h")
+    assert check_span(Message(sound), hour).low == 0
+    with pytest.raises(Rejected):
+        check_span(hostile if isinstance(hostile, str) else Message(sound | hostile), hour)
+
+
+def test_a_node_cannot_end_the_run_by_a_false_span(city):
+    run, link, _ = city()
+    sound = link.answer
+
+    def answer(run, config, message):
+        found = sound(run, config, message)
+        if message.about["task"] == "span" and config["first-client"] == 0:
+            found.about["last"] = found.about["first"] = "2013-11-05 00:00:00"
+        return found
+
+    link.answer = answer
+    assert "test part" in serve(link, run)["totals"]["lost"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"patience": Patience(0.1, 1, 0.01, min_parties=2)}, "min_parties"),
+        ({"of_run": {"intervals": "none"}}, "intervals"),
+    ],
+)
+def test_what_totals_need_is_checked_before_the_app_is_written(settings, message, city):
+    run, _, _ = city(**settings)
+    with pytest.raises(InputError, match=message):
+        run.check()
+
+
+def test_a_run_without_totals_is_asked_for_none(federation, tmp_path):
+    run, link, _ = federation()
+    assert "totals" not in serve(link, run)
+    assert not any(message.about.get("task") == "span" for message in link.sent)
