@@ -51,7 +51,9 @@ def pack(kind: Kind[R], runs: Sequence[R], out: Path, probe: str) -> None:
                     path,
                     f"{place}/{path.name}",
                     # The same runs give the same archive, whoever packs them.
-                    filter=lambda m: m.replace(mtime=0, uid=0, gid=0, uname="", gname=""),
+                    filter=lambda m: m.replace(
+                        mtime=0, uid=0, gid=0, uname="", gname="", deep=False
+                    ),
                 )
 
 
