@@ -60,7 +60,14 @@ def _take(path: Path, place: Path, remedy: str | Words) -> int:
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            _lock(handle, path, place, remedy)
+            try:
+                lock_handle(handle)
+            except OSError as e:
+                if e.errno in (errno.EWOULDBLOCK, errno.EACCES):  # Another process holds it.
+                    holder = path.read_text(errors="replace").strip() or "another process"
+                    raise InputError(f"{place}: {holder} is writing there; ", remedy) from e
+                advice = "make sure that no other process writes there"
+                log.warning("%s: cannot be locked (%s); %s", place, e.strerror, advice)
             with suppress(FileNotFoundError):  # Its last holder may have removed the file.
                 if os.path.samestat(path.stat(), os.fstat(handle)):
                     os.ftruncate(handle, 0)
@@ -70,20 +77,6 @@ def _take(path: Path, place: Path, remedy: str | Words) -> int:
             os.close(handle)
             raise
         os.close(handle)
-
-
-def _lock(handle: int, path: Path, place: Path, remedy: str | Words) -> None:
-    try:
-        lock_handle(handle)
-    except OSError as e:
-        if e.errno in (errno.EWOULDBLOCK, errno.EACCES):  # Another process holds it.
-            holder = path.read_text(errors="replace").strip() or "another process"
-            raise InputError(f"{place}: {holder} is writing there; ", remedy) from e
-        log.warning(
-            "%s: cannot be locked (%s); make sure that no other process writes there",
-            place,
-            e.strerror,
-        )
 
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -147,10 +147,8 @@ def _from_epoch(numbers: np.ndarray, origin: Origin) -> pd.DatetimeIndex:
             Words("pass {time_format:excel} for days since 1899-12-30, or " if serial else ""),
             "write ISO 8601 such as 2013-11-01T00:00+01:00",
         )
-    result: pd.DatetimeIndex = pd.to_datetime(
-        np.rint(numbers * per_unit).astype(np.int64), unit="ms", utc=True
-    )
-    return result
+    milliseconds = np.rint(numbers * per_unit).astype(np.int64)
+    return pd.DatetimeIndex(pd.to_datetime(milliseconds, unit="ms", utc=True))
 
 
 def _from_digits(texts: pd.Series, origin: Origin) -> pd.DatetimeIndex:

@@ -192,8 +192,7 @@ def _read_times(file: h5py.File, name: str) -> pd.DatetimeIndex:
     check_steps(axis, at, Origin(name, is_file=True), allow_gaps=False)
     if not times.equals(axis):
         raise InputError(f"{name}: idx is out of order or repeats a time; sort and deduplicate it")
-    result: pd.DatetimeIndex = times
-    return result
+    return pd.DatetimeIndex(times)
 
 
 def _read_positions(

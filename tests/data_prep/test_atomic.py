@@ -71,7 +71,7 @@ def test_a_full_disk_is_told_with_the_name_of_the_file(
 ):
     (tmp_path / "out").write_text("old")
     small_disk(room)
-    with pytest.raises(WriteError, match=rf"out: cannot be written \({FULL}\); free some") as e:
+    with pytest.raises(WriteError, match=rf"out: .* \({FULL}\); free") as e:
         write(cube, tmp_path / "out")
     assert isinstance(e.value, InputError)
     assert e.value.filename == str(tmp_path / "out")
@@ -136,12 +136,12 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_any_work(tmp_path):
-    with pytest.raises(InputError, match="is a folder, expected a file to write"):
+    with pytest.raises(InputError, match="is a folder"):
         check_target(tmp_path)
-    with pytest.raises(InputError, match="full: is a device or a pipe, expected a file to write"):
+    with pytest.raises(InputError, match="full: is a device"):
         check_target(tmp_path / "/dev/full")
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"file: cannot be created \(.*\); choose another folder"):
+    with pytest.raises(InputError, match=r"file: .* created \(.*\); choose"):
         check_target(tmp_path / "file" / "cube.nc")
     check_target(tmp_path / "new" / "cube.nc")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "new"]

@@ -149,34 +149,34 @@ def test_check_names_the_origin(ds, message):
 
 @pytest.mark.filterwarnings("error")
 def test_open_says_what_it_found_and_nothing_else(tmp_path):
-    with pytest.raises(InputError, match=r"none\.nc: no cube here \(found nothing\)"):
+    with pytest.raises(InputError, match=r"none\.nc: .* \(found nothing\)"):
         open_cube(tmp_path / "none.nc")
     with pytest.raises(InputError, match=r"found a folder"):
         open_cube(tmp_path)
     (tmp_path / "text.nc").write_text("time,cell,value\n")
-    with pytest.raises(InputError, match=r"text\.nc: cannot be read as netCDF4"):
+    with pytest.raises(InputError, match=r"text\.nc: .* as netCDF4"):
         open_cube(tmp_path / "text.nc")
     with h5py.File(tmp_path / "other.nc", "w") as file:
         file["idx"] = [1, 2]
-    with pytest.raises(InputError, match=r"other\.nc: no dimension 'time' with a coordinate"):
+    with pytest.raises(InputError, match=r"other\.nc: .* 'time' .* coordinate"):
         open_cube(tmp_path / "other.nc")
 
 
 def test_open_tells_a_table_from_a_cube(tmp_path):
     (tmp_path / "my.csv").write_text("time,a\n2024-01-01,1\n")
-    with pytest.raises(InputError, match=r"a table, expected a cube; `stforecast prepare table` m"):
+    with pytest.raises(InputError, match="`stforecast prepare table`"):
         open_cube(tmp_path / "my.csv")
 
 
 def test_open_refuses_a_truncated_file(tmp_path):
     path = write_cube(small_cube(), tmp_path / "cube.nc")
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(InputError, match=r"cube\.nc: cannot be read as netCDF4"):
+    with pytest.raises(InputError, match=r"cube\.nc: .* as netCDF4"):
         open_cube(path)
 
 
 def test_write_checks_before_it_writes(tmp_path):
-    with pytest.raises(InputError, match=r"bad\.nc: no dimension 'time'"):
+    with pytest.raises(InputError, match=r"bad\.nc: .* 'time'"):
         write_cube(xr.Dataset(), tmp_path / "bad.nc")
     assert list(tmp_path.iterdir()) == []
 
@@ -200,7 +200,7 @@ def test_observed_keeps_the_order_of_dimensions_and_lists_the_variables():
     ds = small_cube().transpose("cell", "time")
     assert observed(ds, "net").dims == ("time", "cell")
     ds["adjacency"] = (("cell", "other"), np.eye(2))
-    with pytest.raises(InputError, match=r"unknown service 'adjacency'; choose one of: net$"):
+    with pytest.raises(InputError, match=r"'adjacency'; .*: net$"):
         observed(ds, "adjacency")
 
 
@@ -232,7 +232,7 @@ def test_a_cube_of_another_tool_needs_none(tmp_path, caplog):
 def test_an_absurd_value_is_refused(tmp_path, value):
     ds = small_cube()
     ds["net"][1, 1] = value
-    with pytest.raises(InputError, match=r"net is .* at 2013-11-01 00:00:00, cell .* 9.0072e.15"):
+    with pytest.raises(InputError, match=r"net .* 2013-11-01 00:00:00, cell .* 9\.0072e.15"):
         write_cube(ds, tmp_path / "cube.nc")
 
 

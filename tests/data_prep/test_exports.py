@@ -1164,14 +1164,14 @@ def test_python_opens_what_prepare_reads(name, tmp_path):
 def test_units_that_do_not_convert_are_refused_by_name(tmp_path):
     rows = [f"{t},{i}.5 {'MB' if i % 2 else '%'}" for i, t in enumerate(HOURS)]
     path = save(tmp_path, "\n".join(["time,load", *rows, ""]))
-    with pytest.raises(InputError, match="column 'load' is in %, MB, which do not convert to one"):
+    with pytest.raises(InputError, match=r"'load' .* %, MB, .* convert"):
         read(path)
     for name, unit in {"a.csv": "MB", "b.csv": "%"}.items():
         day = {"a.csv": 10, "b.csv": 11}[name]
         rows = [f"{t},{i}.5 {unit}" for i, t in enumerate(HOURS) if t.day == day]
         (tmp_path / "all").mkdir(exist_ok=True)
         save(tmp_path / "all", "\n".join(["time,load", *rows, ""]), name)
-    with pytest.raises(InputError, match=r"'load' has MB in a\.csv, % in b\.csv; write it"):
+    with pytest.raises(InputError, match=r"'load' .* MB in a\.csv, % in b\.csv"):
         read(tmp_path / "all")
 
 
@@ -1188,7 +1188,7 @@ def test_columns_of_cells_have_one_unit(tmp_path):
     expected = np.outer([v for _, v in rows], [1e6, 1e6, 0, 1e6])
     np.testing.assert_allclose(found, expected)
     assert found.attrs["units"] == "B"
-    with pytest.raises(InputError, match=r"no unit \('d'\); write one unit"):
+    with pytest.raises(InputError, match=r"no unit \('d'\)"):
         written(str)
 
 
@@ -1215,7 +1215,7 @@ def test_files_that_contradict_each_other_are_named(tmp_path):
     for i in (0, 1):
         frame = pd.DataFrame({"time": times + i * pd.Timedelta("20h"), "cell": 1, "v": i + 1.0})
         frame.to_csv(tmp_path / f"d{i}.csv", index=False)
-    with pytest.raises(InputError, match=r"d1.csv, line 2: .* is already in d0.csv, line 22"):
+    with pytest.raises(InputError, match=r"d1\.csv, line 2: .* d0\.csv, line 22"):
         read(tmp_path)
 
 
@@ -1272,7 +1272,7 @@ def test_a_line_that_may_be_cut_is_refused_but_at_the_end(tmp_path):
     path = save(tmp_path, f"{head}{''.join(rows)}\nExported by Ann\n")
     assert read(path)["value"].size == 10
     save(tmp_path, f"{head}{''.join(rows[:5])}Exported by Ann\n{''.join(rows[5:])}")
-    with pytest.raises(InputError, match="line 7: 1 field, expected 5 as in line 1"):
+    with pytest.raises(InputError, match=r"line 7: 1 field, .* 5 .* line 1"):
         read(path)
 
 
@@ -1281,8 +1281,8 @@ def test_a_zip_that_unpacks_to_too_much_is_refused(tmp_path):
         tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=1
     ) as packed:
         packed.writestr("a.csv", bytes(2**28))
-    with pytest.raises(InputError, match=r"bomb.zip: unpacked, it would take"):
+    with pytest.raises(InputError, match=r"bomb\.zip: unpacked"):
         read(tmp_path / "bomb.zip")
     (tmp_path / "no.zip").write_bytes(io.BytesIO(b"PK\x03\x04no").getvalue())
-    with pytest.raises(InputError, match=r"no.zip: cannot be read as a zip"):
+    with pytest.raises(InputError, match=r"no\.zip: .* as a zip"):
         read(tmp_path / "no.zip")

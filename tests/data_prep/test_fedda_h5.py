@@ -125,7 +125,7 @@ def test_missing_values_are_refused_unless_filled(tmp_path, zero_is_missing, gap
     values[2, 1] = gap
     ds = cube({"net": values}, zero_is_missing=zero_is_missing)
     path = tmp_path / "trento.h5"
-    with pytest.raises(InputError, match="net is missing at 2013-11-01 01:00:00, cell 3, but"):
+    with pytest.raises(InputError, match=r"net .* 2013-11-01 01:00:00, cell 3"):
         write(ds, path)
     assert list(tmp_path.iterdir()) == []
     expected = SMS + 1
@@ -221,12 +221,10 @@ def test_damaged_files_are_refused(layout, tmp_path, changes, message):
 
 
 def test_what_is_no_file_in_the_layout(tmp_path):
-    with pytest.raises(
-        InputError, match=r"none\.h5: no file in FedDA's layout here \(found nothing\)"
-    ):
+    with pytest.raises(InputError, match=r"none\.h5: .* \(found nothing\)"):
         prepare(tmp_path / "none.h5", tmp_path / "out.nc")
     (tmp_path / "text.h5").write_text("idx,cell\n")
-    with pytest.raises(InputError, match=r"text\.h5: cannot be read in FedDA's layout"):
+    with pytest.raises(InputError, match=r"text\.h5: .* FedDA's layout"):
         prepare(tmp_path / "text.h5", tmp_path / "out.nc")
     with pytest.raises(InputError, match="unknown time zone 'Rome'"):
         prepare(tmp_path / "text.h5", tmp_path / "out.nc", time_zone="Rome")

@@ -36,10 +36,10 @@ def test_what_an_arrow_file_unpacks_to_is_known_before(tmp_path):
     assert 2**23 <= arrow_size(path) < 2**23 + 2**17
     texts = pl.DataFrame({"time": HOURS, "t": ["x" * 2**22] * 72, "v": 1.0})
     texts.write_ipc(path, compression="zstd")
-    with pytest.raises(InputError, match=r"zeros.arrow: unpacked, it would take"):
+    with pytest.raises(InputError, match=r"zeros\.arrow: unpacked"):
         read(path)
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(InputError, match=r"zeros.arrow: cannot be read as Arrow"):
+    with pytest.raises(InputError, match=r"zeros\.arrow: .* as Arrow"):
         read(path)
 
 
@@ -105,7 +105,7 @@ def test_pickles_in_a_frame_are_refused(tmp_path):
         kind = h5py.vlen_dtype(np.uint8)
         made = file["df"].create_dataset("block0_values", (1,), kind, maxshape=(None,))
         made[0] = np.frombuffer(b"cos\nsystem\n", np.uint8)
-    with pytest.raises(InputError, match=r"texts, which pandas pickles.*DataFrame.to_parquet"):
+    with pytest.raises(InputError, match=r"pandas pickles.*DataFrame\.to_parquet"):
         read(path)
     with h5py.File(path, "a") as file:
         file["df"].attrs["pandas_type"] = "frame_table"
@@ -116,7 +116,7 @@ def test_pickles_in_a_frame_are_refused(tmp_path):
 def test_other_kinds_are_to_be_exported(tmp_path):
     for name, text in {"my.dta": "unknown kind of file '.dta'", "my.xml": "known kind"}.items():
         (tmp_path / name).write_text("<a/>")
-        with pytest.raises(InputError, match=rf"{text}.*; export it as .*CSV"):
+        with pytest.raises(InputError, match=f"{text}.*CSV"):
             read(tmp_path / name)
 
 

@@ -119,14 +119,14 @@ def test_an_exhausted_group_leaves_nothing(machine):
 def test_half_of_what_is_free_may_be_taken(monkeypatch):
     monkeypatch.setattr(limits, "allowed_memory", lambda: 2 * 3 * CHUNK)
     check_size(3 * CHUNK, "it")
-    with pytest.raises(InputError, match=r"it would take .* half of the free memory"):
+    with pytest.raises(InputError, match="free memory"):
         check_size(3 * CHUNK + 1, "it")
 
 
 def test_a_megabyte_may_be_taken_without_asking_how_much_is_free(monkeypatch):
     monkeypatch.setattr(limits, "allowed_memory", lambda: 0)
     check_size(CHUNK, "it")
-    with pytest.raises(InputError, match="half of the free memory"):
+    with pytest.raises(InputError, match="free memory"):
         check_size(CHUNK + 1, "it")
 
 
@@ -136,15 +136,15 @@ def test_a_sound_file_may_grow_and_a_bomb_may_not(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "allowed_memory", lambda: 2**40)
     largest = ALLOWANCE + 1000 * EXPANSION
     check_expansion(largest, path)
-    with pytest.raises(InputError, match=r"a would take .* set STFORECAST_EXPANSION to 134"):
+    with pytest.raises(InputError, match=r"a would .* STFORECAST_EXPANSION to 134"):
         check_expansion(largest + 1, path)
     monkeypatch.setenv("STFORECAST_EXPANSION", "1000")
     check_expansion(largest + 1, path)
     monkeypatch.setattr(limits, "allowed_memory", lambda: 2**20)
-    with pytest.raises(InputError, match="half of the free memory"):
+    with pytest.raises(InputError, match="free memory"):
         check_expansion(largest + 1, path)
     monkeypatch.setenv("STFORECAST_EXPANSION", "much")
-    with pytest.raises(InputError, match="STFORECAST_EXPANSION is 'much'; give a whole number"):
+    with pytest.raises(InputError, match="STFORECAST_EXPANSION is 'much'"):
         check_expansion(1, path)
 
 
@@ -156,7 +156,7 @@ def test_a_packed_file_is_unpacked_only_as_far_as_it_may(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "ALLOWANCE", limits.CHUNK)
     with (
         gzip.open(path) as packed,
-        pytest.raises(InputError, match=r"unpacked, it would take 0\.002097 GB"),
+        pytest.raises(InputError, match=r"unpacked, .* 0\.002097 GB"),
     ):
         read_expanded(packed, path)
 
@@ -164,7 +164,7 @@ def test_a_packed_file_is_unpacked_only_as_far_as_it_may(tmp_path, monkeypatch):
 def test_a_line_of_a_table_longer_than_any_row_is_refused(tmp_path):
     path = tmp_path / "long.csv"
     path.write_bytes(b"time,value\n2024-01-01," + b"1" * 2**24 + b"\n")
-    with pytest.raises(InputError, match=r"long.csv: a line is longer than"):
+    with pytest.raises(InputError, match=r"long\.csv: .* longer than"):
         read_table(path)
 
 
@@ -176,7 +176,7 @@ def test_the_number_of_files_of_an_export_is_limited(tmp_path, monkeypatch):
             (tmp_path / "all" / f"{name}.csv").write_text("time,value\n2024-01-01,1\n")
             packed.write(tmp_path / "all" / f"{name}.csv", f"{name}.csv")
     for path in (tmp_path / "all", tmp_path / "all.zip"):
-        with pytest.raises(InputError, match="holds 3 tables, expected at most 2"):
+        with pytest.raises(InputError, match=r"3 tables, .* 2"):
             opening.apply(path, TableOptions())
 
 
@@ -185,7 +185,7 @@ def test_the_files_of_a_zip_are_bounded_together(tmp_path, monkeypatch):
     with zipfile.ZipFile(tmp_path / "all.zip", "w", zipfile.ZIP_DEFLATED) as packed:
         for name in "abcd":
             packed.writestr(f"{name}.csv", b"0" * (2**19 + 2**18))
-    with pytest.raises(InputError, match="unpacked, it would take"):
+    with pytest.raises(InputError, match="unpacked, it"):
         opening.apply(tmp_path / "all.zip", TableOptions())
 
 

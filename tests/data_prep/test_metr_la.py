@@ -67,9 +67,7 @@ def test_wrong_unit_never_shifts_the_dates(write_frame, tmp_path, kind, year):
     raw = write_frame(tmp_path / "metr-la.h5")
     with h5py.File(raw, "a") as file:
         file["df/axis1"].attrs["kind"] = np.bytes_(kind)
-    with pytest.raises(
-        InputError, match=rf"metr-la\.h5: /df/axis1 .* the year {year}, expected 2012"
-    ):
+    with pytest.raises(InputError, match=rf"metr-la\.h5: /df/axis1 .* {year}, .* 2012"):
         MetrLA.prepare(raw, tmp_path / "out.nc")
 
 
@@ -107,7 +105,7 @@ def test_labels_that_contradict_the_axis_are_refused(write_frame, tmp_path):
     raw = write_frame(tmp_path / "metr-la.h5")
     with h5py.File(raw, "a") as file:
         file["df/block0_items"] = np.array([*IDS[:-1], "999999"], dtype="S6")
-    with pytest.raises(InputError, match=r"axis0 and block0_items name different sensors .717447"):
+    with pytest.raises(InputError, match=r"axis0 and block0_items .* .717447"):
         MetrLA.prepare(raw, tmp_path / "out.nc")
 
 
@@ -149,7 +147,7 @@ def test_pickled_axis_is_refused_and_not_loaded(write_frame, tmp_path):
         del file["df/axis0"]
         axis = file.create_dataset("df/axis0", (1,), dtype=h5py.vlen_dtype(np.uint8))
         axis[0] = np.frombuffer(pickle.dumps(Bomb(tmp_path / "ran")), dtype=np.uint8)
-    with pytest.raises(InputError, match="/df/axis0 holds object, which may be pickled"):
+    with pytest.raises(InputError, match="/df/axis0 holds object"):
         MetrLA.prepare(raw, tmp_path / "out.nc")
     assert not (tmp_path / "ran").exists()
 
@@ -157,9 +155,9 @@ def test_pickled_axis_is_refused_and_not_loaded(write_frame, tmp_path):
 def test_pickled_adjacency_is_refused_and_not_loaded(tmp_path):
     (tmp_path / "adj_mx.pkl").write_bytes(pickle.dumps(Bomb(tmp_path / "ran")))
     np.savez(tmp_path / "adj.npz", sensor_id=IDS, adjacency=np.array([Bomb(tmp_path / "ran")]))
-    with pytest.raises(InputError, match=r"adj_mx\.pkl: a pickle can run any code .*numpy\.savez"):
+    with pytest.raises(InputError, match=r"adj_mx\.pkl: a pickle .*numpy\.savez"):
         read_adjacency(tmp_path / "adj_mx.pkl", np.array(IDS))
-    with pytest.raises(InputError, match=r"adj\.npz: adjacency\.npy holds objects, which are pi"):
+    with pytest.raises(InputError, match=r"adj\.npz: adjacency\.npy holds objects"):
         read_adjacency(tmp_path / "adj.npz", np.array(IDS))
     assert not (tmp_path / "ran").exists()
 
@@ -243,15 +241,15 @@ def test_folder_with_none_or_several(write_frame, tmp_path, names, message):
 
 def test_what_is_no_hdf5(tmp_path):
     (tmp_path / "metr-la.h5").write_text("<html>Sign in</html>")
-    with pytest.raises(InputError, match=r"metr-la\.h5: cannot be read .* download it again"):
+    with pytest.raises(InputError, match=r"metr-la\.h5: .* download it again"):
         MetrLA.prepare(tmp_path, tmp_path / "out.nc")
-    with pytest.raises(InputError, match=r"none\.csv: no file here \(found nothing\)"):
+    with pytest.raises(InputError, match=r"none\.csv: .* \(found nothing\)"):
         MetrLA.prepare(
             tmp_path / "metr-la.h5", tmp_path / "out.nc", locations=tmp_path / "none.csv"
         )
-    with pytest.raises(InputError, match=r"no file here \(found a folder\)"):
+    with pytest.raises(InputError, match=r"\(found a folder\)"):
         MetrLA.prepare(tmp_path / "metr-la.h5", tmp_path / "out.nc", adjacency=tmp_path)
-    with pytest.raises(InputError, match=r"nowhere: no file or folder here \(found nothing\)"):
+    with pytest.raises(InputError, match=r"nowhere: .* \(found nothing\)"):
         MetrLA.prepare(tmp_path / "nowhere", tmp_path / "out.nc")
 
 

@@ -116,15 +116,13 @@ def test_steps_sum_their_intervals(raw, out, step, n):
 
 
 def test_the_place_for_the_cube_is_checked_before_any_day_is_read(tmp_path):
-    with pytest.raises(InputError, match="is a folder, expected a file to write"):
+    with pytest.raises(InputError, match="is a folder"):
         milan.prepare(tmp_path / "nowhere", tmp_path)
 
 
 @pytest.mark.parametrize("step", ["5min", "15min", "7h", "2D", "0h", "-1h", "long", "50min", ""])
 def test_other_steps_are_refused(raw, out, step):
-    with pytest.raises(
-        InputError, match=f"step '{step}' does not fit, expected a multiple of 10 min"
-    ):
+    with pytest.raises(InputError, match=f"step '{step}' .* 10 min"):
         milan.prepare(raw, out, step=step)
 
 
@@ -160,9 +158,9 @@ def test_only_the_cells_asked_for(raw, out):
     some = prepare(raw, out, cells="7,1-2")
     xr.testing.assert_equal(some, everything.sel(cell=[1, 2, 7]))
     xr.testing.assert_equal(prepare(raw, out, cells="not:3-5"), some)
-    with pytest.raises(InputError, match="milan: no cell '4' among its 4 cells"):
+    with pytest.raises(InputError, match=r"milan: no cell '4' .* 4 "):
         milan.prepare(raw, out, cells="3,4")
-    with pytest.raises(InputError, match="milan: no cell '10001' among its 10000 cells"):
+    with pytest.raises(InputError, match=r"milan: no cell '10001' .* 10000 "):
         milan.prepare(raw, out, cells="1,10001")
 
 
@@ -200,14 +198,14 @@ def test_the_grid_gives_places_and_a_sample_of_all_its_cells(raw, out, grid):
 
 def test_cells_outside_the_grid_are_refused(raw, out, grid):
     path = write_day(raw, "2013-11-03", cells=(1, 2, 9))
-    with pytest.raises(InputError, match=f"{path}: line 289: square id 9 is not one of the 5 ids"):
+    with pytest.raises(InputError, match=f"{path}: line 289: square id 9 .* 5 "):
         milan.prepare(raw, out, grid=grid)
 
 
 def test_a_missing_day_is_refused_or_nan(raw, out, caplog):
     write_day(raw, "2013-11-05")
     reason = r"milan: 3 of 5 days from 2013-11-01 to 2013-11-05 \(missing 2013-11-03, 2013-11-04\)"
-    with pytest.raises(InputError, match=f"{reason}; download it again or pass allow_gaps=True"):
+    with pytest.raises(InputError, match=f"{reason}; .* allow_gaps=True"):
         milan.prepare(raw, out)
     with caplog.at_level(logging.WARNING):
         ds = prepare(raw, out, step="1D", allow_gaps=True)
@@ -229,7 +227,7 @@ def test_a_missing_interval_is_refused_or_nan_for_all_cells(raw, out, caplog):
     write_day(raw, "2013-11-02", intervals=intervals)
     write_day(raw, "2013-11-03", cells=(1, 2, 3))
     reason = r"milan: 2013-11-02 has 143 of 144 intervals \(missing 17:20 local\) in .*11-02.txt; "
-    with pytest.raises(InputError, match=f"{reason}download it again or pass allow_gaps=True"):
+    with pytest.raises(InputError, match=f"{reason}.* allow_gaps=True"):
         milan.prepare(raw, out)
     with caplog.at_level(logging.WARNING):
         ds = prepare(raw, out, allow_gaps=True)
@@ -258,9 +256,7 @@ def test_a_file_cut_between_two_lines_is_refused(tmp_path, out):
 
 def test_a_renamed_day_is_refused(raw, out):
     shutil.copy(raw / f"{PREFIX}2013-11-01.txt", raw / f"{PREFIX}2013-11-03.txt")
-    with pytest.raises(
-        InputError, match=r"11-03.txt: line 1: .* is 2013-11-01 00:00 local, outside"
-    ):
+    with pytest.raises(InputError, match=r"11-03\.txt: line 1: .* 2013-11-01 00:00 local"):
         milan.prepare(raw, out)
 
 
@@ -278,7 +274,7 @@ def test_a_name_that_does_not_tell_its_day_is_refused(raw, out, name):
 def test_two_files_of_one_day_are_refused(raw, out):
     path = raw / f"{PREFIX}2013-11-02.txt"
     path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
-    with pytest.raises(InputError, match=r"11-02\.txt is also 2013-11-02, expected one file a day"):
+    with pytest.raises(InputError, match=r"11-02\.txt .* 2013-11-02"):
         milan.prepare(raw, out)
 
 
@@ -289,12 +285,12 @@ def test_other_files_of_the_folder_are_left_alone(raw, out):
 
 
 def test_no_folder_and_no_files_are_refused(tmp_path, out):
-    with pytest.raises(InputError, match="nowhere: no such file or folder"):
+    with pytest.raises(InputError, match="nowhere: no such"):
         milan.prepare(tmp_path / "nowhere", out)
-    with pytest.raises(InputError, match=f"found nothing, expected files named {PREFIX}YYYY"):
+    with pytest.raises(InputError, match=f"found nothing, .* {PREFIX}YYYY"):
         milan.prepare(tmp_path, out)
     write_day(tmp_path / "raw", "2013-11-01", prefix="sms-call-internet-tn-")
-    with pytest.raises(InputError, match=r"found sms-call-internet-tn-.*, expected files named"):
+    with pytest.raises(InputError, match="found sms-call-internet-tn-"):
         milan.prepare(tmp_path / "raw", out)
 
 
@@ -462,6 +458,6 @@ def test_finite_activity_of_an_infinite_sum_is_refused(raw, out, fields, service
     cell, start, *_ = lines[0].split("\t")
     rows = [f"{cell}\t{start}\t{country}\t{fields}" for country in (997, 998)]
     path.write_text("\n".join([*rows, *lines]) + "\n")
-    with pytest.raises(InputError, match=rf": {service}(_in)? is inf at .*, cell {cell}, "):
+    with pytest.raises(InputError, match=rf": {service}(_in)? is inf .*, cell {cell}, "):
         milan.prepare(raw, out)
     assert not recwarn

@@ -161,9 +161,7 @@ def test_distances_that_do_not_fit(tmp_path, roads, message):
 
 def test_ids_that_are_wanted_but_absent_or_wrong(tmp_path):
     write(tmp_path, "PEMS03", values(1), "from,to,distance\n317842,312564,1.4\n")
-    with pytest.raises(
-        InputError, match=r"sensor 317842 is not in .* 0, 1, 2; .* file of sensor ids"
-    ):
+    with pytest.raises(InputError, match=r"sensor 317842 .* 0, 1, 2; .* sensor ids"):
         PEMS03.read(tmp_path)
     for text, found in {
         "1\n2\n": "2 ids",
@@ -171,26 +169,22 @@ def test_ids_that_are_wanted_but_absent_or_wrong(tmp_path):
         "1\n2\n\x00\n": "among",
     }.items():
         (tmp_path / "PEMS03.txt").write_text(text)
-        with pytest.raises(InputError, match=rf"PEMS03\.txt: .*{found}.*each of the 3 sensors"):
+        with pytest.raises(InputError, match=rf"PEMS03\.txt: .*{found}.* 3 sensors"):
             PEMS03.read(tmp_path)
 
 
 def test_the_records_of_another_set_are_refused_by_their_name(tmp_path):
     write(tmp_path, "PEMS08", values())
-    with pytest.raises(
-        InputError, match=r"PEMS08\.npz: its name is that of .*use stforecast prepare pems08"
-    ):
+    with pytest.raises(InputError, match=r"PEMS08\.npz: .*stforecast prepare pems08"):
         PEMS04.read(tmp_path)
 
 
 def test_files_that_are_not_there_and_pickles(tmp_path):
     write(tmp_path, "PEMS04", values())
-    with pytest.raises(
-        InputError, match=r"none\.csv: no file here .* give one such as PEMS04\.csv"
-    ):
+    with pytest.raises(InputError, match=r"none\.csv: .* PEMS04\.csv"):
         PEMS04.read(tmp_path, adjacency=tmp_path / "none.csv")
-    with pytest.raises(InputError, match=r"no file or folder here .* give PEMS08\.npz"):
+    with pytest.raises(InputError, match=r"no file .* PEMS08\.npz"):
         PEMS08.read(tmp_path / "nowhere")
     (tmp_path / "adj_mx.pkl").write_bytes(pickle.dumps([1]))
-    with pytest.raises(InputError, match=r"adj_mx\.pkl: a pickle .* give the \.csv of distances"):
+    with pytest.raises(InputError, match=r"adj_mx\.pkl: a pickle .* \.csv"):
         PEMS04.read(tmp_path, adjacency=tmp_path / "adj_mx.pkl")

@@ -57,13 +57,13 @@ def test_the_hour_that_the_clocks_skip_is_no_gap(write_frame, tmp_path):
 def test_any_other_missing_hour_is_a_gap(write_frame, tmp_path, start):
     times = TIMES[:3] - TIMES[0] + pd.Timestamp(start)
     raw = write_frame(tmp_path / "pems-bay.h5", times=times.append(times + pd.Timedelta("75min")))
-    with pytest.raises(InputError, match=r"12 of 18 time steps have no row, .*allow_gaps=True"):
+    with pytest.raises(InputError, match=r"12 of 18 .*allow_gaps=True"):
         PemsBay.read(raw)
 
 
 def test_of_a_gap_that_reaches_into_the_skipped_hour_the_rest_is_counted(write_frame, tmp_path):
     times = pd.date_range("2017-03-12T01:30", periods=24, freq="5min")[[0, 1, 2, 21, 22, 23]]
-    with pytest.raises(InputError, match="6 of 24 time steps have no row"):
+    with pytest.raises(InputError, match="6 of 24 "):
         PemsBay.read(write_frame(tmp_path / "pems-bay.h5", times=times))
 
 
@@ -88,7 +88,7 @@ def test_tables_without_a_header_that_do_not_fit(folder, name, text, message):
 
 def test_the_pickled_graph_is_never_read(folder):
     (folder / "adj_mx_bay.pkl").write_bytes(pickle.dumps([1]))
-    with pytest.raises(InputError, match=r"adj_mx_bay\.pkl: a pickle .* give the \.csv"):
+    with pytest.raises(InputError, match=r"adj_mx_bay\.pkl: a pickle .* \.csv"):
         PemsBay.read(folder, adjacency=folder / "adj_mx_bay.pkl")
 
 

@@ -43,11 +43,11 @@ def export(tmp_path):
 
 
 def test_options_are_checked_when_they_are_made():
-    with pytest.raises(InputError, match="unknown decimal mark 'dot'; choose one of: auto, comma"):
+    with pytest.raises(InputError, match=r"'dot'; .*: auto, comma"):
         TableOptions(decimal="dot")
-    with pytest.raises(InputError, match="start and step belong together"):
+    with pytest.raises(InputError, match="start and step"):
         TableOptions(start="2024-01-01T00:00")
-    with pytest.raises(InputError, match=r"agg is 'sum' without a step"):
+    with pytest.raises(InputError, match="agg is 'sum'"):
         TableOptions(agg="sum")
 
 
@@ -75,7 +75,7 @@ def test_tables_below_folders_are_found_by_info_as_by_prepare(tmp_path, monkeypa
     (tmp_path / ".git" / "hook.csv").touch()
     assert of_table(tmp_path).cube.sizes["time"] == read(tmp_path).sizes["time"] == 48
     monkeypatch.setattr(open_, "MOST_BELOW", 3)
-    with pytest.raises(InputError, match="more than 3 files below"):
+    with pytest.raises(InputError, match="3 files below"):
         of_table(tmp_path)
 
 
@@ -170,7 +170,7 @@ def test_files_with_the_same_times_may_be_cells(tmp_path):
 def test_two_files_of_one_name_are_no_two_cells(tmp_path):
     write_stations(tmp_path, {"a": "2024-05-01"})
     (tmp_path / "a.tsv").write_text((tmp_path / "a.csv").read_text())
-    with pytest.raises(InputError, match="'a' names several tables, expected one; rename a file"):
+    with pytest.raises(InputError, match="'a' names several"):
         read(tmp_path, cell="file")
 
 

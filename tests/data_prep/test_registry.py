@@ -104,7 +104,7 @@ def test_a_mark_changes_nothing_else():
 
 def test_an_unknown_name_is_answered_with_the_known_ones(zoo):
     zoo.write("a", define("cat", "dog"))
-    with pytest.raises(InputError, match=r"unknown animal 'catt'; choose one of: cat, dog"):
+    with pytest.raises(InputError, match=r"animal 'catt'; .*: cat, dog"):
         zoo.registry().find("catt")
     with pytest.raises(KeyError):
         zoo.registry()["catt"]
@@ -113,7 +113,7 @@ def test_an_unknown_name_is_answered_with_the_known_ones(zoo):
 def test_two_of_one_name_are_refused_and_both_are_named(zoo):
     zoo.write("a", define("cat"))
     zoo.write("b", define("cat"))
-    with pytest.raises(InputError, match=r"animal of menagerie\.a and the animal of menagerie\.b"):
+    with pytest.raises(InputError, match=r"menagerie\.a and .* menagerie\.b"):
         list(zoo.registry())
 
 

@@ -369,7 +369,7 @@ def test_arguments_out_of_range(tmp_path: Path, options: dict, message: str) -> 
 def test_real_records_are_never_overwritten(tmp_path: Path) -> None:
     real = tmp_path / "sms-call-internet-mi-2013-11-30.txt"
     real.write_text("real")
-    with pytest.raises(InputError, match="simulate into an empty folder"):
+    with pytest.raises(InputError, match="an empty folder"):
         simulate(tmp_path, cells=1, days=1)
     assert list(tmp_path.iterdir()) == [real]
     with pytest.raises(InputError, match="already exists"):

@@ -49,7 +49,7 @@ def test_a_stuck_counter_repeats_its_first_value_on_the_last_day_alone(tmp_path:
     assert len(set(found[24:, 1])) == 1
     assert (found[:24] == as_it_is[:24]).all()
     assert (found[:, [0, 2, 3]] == as_it_is[:, [0, 2, 3]]).all()
-    with pytest.raises(InputError, match="stuck is 5; give one of the cells, such as 4959"):
+    with pytest.raises(InputError, match=r"stuck is 5; .* 4959"):
         simulate(tmp_path / "none", cells=4, days=2, stuck=5)
 
 
@@ -106,7 +106,7 @@ def test_a_damaged_marker_is_refused(raw: Path, tmp_path: Path, before: str, aft
     text = (raw / "SIMULATED.json").read_text()
     assert before in text
     (raw / "SIMULATED.json").write_text(text.replace(before, after, 1))
-    with pytest.raises(InputError, match=r"SIMULATED\.json: not what `stforecast simulate` writes"):
+    with pytest.raises(InputError, match=r"SIMULATED\.json: .* `stforecast simulate`"):
         milan.prepare(raw, tmp_path / "o.nc")
 
 

@@ -53,11 +53,11 @@ def test_rows_may_be_of_sites_with_several_sectors(traffic, tmp_path, caplog):
 
 def test_projected_positions_need_their_system(traffic, tmp_path, monkeypatch):
     file = sites(tmp_path, "cell,X,Y\nS0_1,500000,5000000\nS1_1,500100,5000100\nS2_1,500200,1\n")
-    with pytest.raises(InputError, match=r"X and Y are no degrees; .* crs='EPSG:25832'"):
+    with pytest.raises(InputError, match=r"X and Y .* crs='EPSG:25832'"):
         read(traffic, sites=file)
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "pyproj", None)
-        with pytest.raises(InputError, match=r"crs needs pyproj; pip install 'stforecast\[maps\]'"):
+        with pytest.raises(InputError, match=r"crs .* 'stforecast\[maps\]'"):
             read(traffic, sites=file, crs="EPSG:25832")
     pytest.importorskip("pyproj")
     ds = read(traffic, sites=file, crs="EPSG:25832")
@@ -92,7 +92,7 @@ def test_polygons_of_geojson_place_the_cells(traffic, tmp_path):
     with pytest.raises(InputError, match=r"cells.geojson: holds no feature"):
         read(traffic, sites=str(path))
     path.write_text('{"features": [{"properties": {}, "geometry": {"type": "Polygon"}}]}')
-    with pytest.raises(InputError, match=r"cells.geojson: cannot be read as GeoJSON"):
+    with pytest.raises(InputError, match=r"cells\.geojson: .* as GeoJSON"):
         read(traffic, sites=str(path))
 
 
@@ -139,7 +139,7 @@ def test_polygons_of_a_geopackage_place_the_cells(traffic, tmp_path):
     assert [ring.tolist() for ring in rings[2]] == [square(0, 0), square(4, 0)]
     assert rings[0][0].tolist() == square(8, 44)
     (tmp_path / "bad.gpkg").write_bytes(b"SQLite format 3\0" + bytes(99))
-    with pytest.raises(InputError, match=r"bad.gpkg: cannot be read as GeoPackage"):
+    with pytest.raises(InputError, match=r"bad\.gpkg: .* as GeoPackage"):
         read(traffic, sites=str(tmp_path / "bad.gpkg"))
     pytest.importorskip("pyproj")
     metres = [(0, wkb(3, [square(499990 + i, 5e6, 20)])) for i in range(3)]
@@ -163,7 +163,7 @@ def test_outlines_with_many_corners_keep_their_shape(traffic, tmp_path):
 
 
 def test_a_table_of_other_cells_is_refused(traffic, tmp_path):
-    with pytest.raises(InputError, match=r"no column has ids of the cells, such as S0_1, S1_1"):
+    with pytest.raises(InputError, match=r"ids .* S0_1, S1_1"):
         read(traffic, sites=sites(tmp_path, "cell,vendor\nT0,A\n"))
 
 
@@ -175,5 +175,5 @@ def test_degrees_may_be_texts(tmp_path):
     assert ds["lon"].values.tolist() == [-9.25, -9.5]
     assert ds["lat"].values.tolist() == [45.5, -45.25]
     (tmp_path / "sites.csv").write_text("cell,lon,lat\na,9 west,45\nb,9,45\n")
-    with pytest.raises(InputError, match="lon is '9 west', expected degrees"):
+    with pytest.raises(InputError, match="lon is '9 west'"):
         read(tmp_path / "a.csv", sites=tmp_path / "sites.csv")

@@ -236,7 +236,7 @@ def test_unclear_times_are_refused(times, message):
 
 def test_absolute_times_have_no_local_clock():
     df = pd.DataFrame({"time": ["2024-01-01T00:00Z"], "cell": 1, "value": 1.0})
-    with pytest.raises(InputError, match="clock is set to local"):
+    with pytest.raises(InputError, match="clock is set"):
         read(df, clock="local")
 
 
@@ -286,7 +286,7 @@ def test_text_that_is_the_same_in_all_rows_of_a_cell_is_kept(prepared, caplog):
 
 def test_the_frame_of_a_user_loses_no_column():
     df = pd.DataFrame({"a": [1.0, 2.0], "b": ["x", "y"]}, index=TIMES[:2])
-    with pytest.raises(InputError, match="the DataFrame, row 0: column 'b' holds 'x'"):
+    with pytest.raises(InputError, match=r"DataFrame, row 0: .* 'b' holds 'x'"):
         from_frame(df)
     for column in ([True, False], TIMES[:2]):
         with pytest.raises(InputError, match="row 0: column 'a' holds"):
@@ -351,7 +351,7 @@ def test_damaged_files_are_refused_by_line(prepared, text, message):
 def test_a_line_cut_short_at_the_end_of_a_download_is_refused(prepared):
     with pytest.raises(InputError, match=r"line 4: 2 fields, expected 3"):
         prepared(WIDE[: WIDE.rindex(",")])
-    with pytest.raises(InputError, match=r"my\.csv\.gz: cannot be read"):
+    with pytest.raises(InputError, match=r"my\.csv\.gz: "):
         prepared(gzip.compress(LONG.encode() * 99)[:-20], "my.csv.gz")
 
 
@@ -457,7 +457,7 @@ def test_read_table_and_numbers(tmp_path):
 
 def test_values_of_an_absurd_sum_are_refused(prepared, recwarn):
     text = "time,cell,v\n2024-01-01T00:00,7,9e15\n2024-01-01T00:00,7,9e15\n2024-01-01T01:00,7,1\n"
-    with pytest.raises(InputError, match=r"v is 1.8e.16 at 2024-01-01 00:00:00, cell 7, exp"):
+    with pytest.raises(InputError, match=r"v is 1.8e.16 at 2024-01-01 00:00:00, cell 7"):
         prepared(text, duplicates="sum")
     assert not recwarn
 
@@ -473,7 +473,7 @@ def test_a_last_line_without_an_end_is_read_with_a_notice_unless_it_was_cut(prep
     assert "no line end" not in caplog.text
     np.testing.assert_array_equal(prepared(text[:-1])["value"], whole)
     assert "line 8: no line end after '7.25'; if the file was cut there, get it" in caplog.text
-    with pytest.raises(InputError, match=r"line 8: '7.2' has fewer decimals than all before and"):
+    with pytest.raises(InputError, match=r"line 8: '7\.2' .* decimals"):
         prepared(text[:-2])
     with pytest.raises(InputError, match=r"line 8: "):
         prepared(text[:-6])
@@ -501,7 +501,7 @@ def test_integers_that_would_be_rounded_are_refused(tmp_path):
     path.write_text(rows.format(2**53 - 1))
     assert read(path)["v"].max() == 2**53 - 1
     path.write_text(rows.format(2**53 + 1))
-    with pytest.raises(InputError, match="holds '9007199254740993', expected a finite number of"):
+    with pytest.raises(InputError, match=r"'9007199254740993', .* finite"):
         read(path)
 
 
@@ -509,7 +509,7 @@ def test_integers_that_would_be_rounded_are_refused(tmp_path):
 def test_names_of_cells_that_count_as_empty_are_explained(tmp_path, name):
     path = tmp_path / "t.csv"
     path.write_text(f"time,cell,v\n2024-01-01,{name},2\n2024-01-02,{name},2\n")
-    with pytest.raises(InputError, match=r"line 2: empty cell id .*nan and null count as empty"):
+    with pytest.raises(InputError, match=r"line 2: .* nan and null "):
         read(path, layout="long")
 
 
@@ -543,7 +543,7 @@ def test_points_before_three_digits_may_be_of_thousands_unless_a_number_has_more
 
 def test_a_single_time_step_is_refused_before_a_cube_is_written(tmp_path):
     (tmp_path / "one.csv").write_text("time,1\n2024-01-01,2\n")
-    with pytest.raises(InputError, match=r"one\.csv: its records have a single time step"):
+    with pytest.raises(InputError, match=r"one\.csv: .* single time step"):
         prepare(tmp_path / "one.csv", tmp_path / "one.nc", layout="wide")
     assert not (tmp_path / "one.nc").exists()
 
@@ -578,13 +578,11 @@ def test_hours_that_clocks_skipped_in_several_years_are_recognised(step, prepare
 @pytest.mark.parametrize("options", [{}, {"time_format": "%H:%M"}])
 def test_times_of_day_ask_for_the_date(options, prepared):
     text = "time,a\n" + "".join(f"{hour % 24:02}:00,1\n" for hour in range(30))
-    with pytest.raises(InputError, match=r"'00:00' is a time of day without a date; .*start="):
+    with pytest.raises(InputError, match=r"'00:00' .*start="):
         prepared(text, layout="wide", **options)
     given = {"layout": "wide", "start": "2024-01-01T00:00", "step": "1h"}
     assert len(prepared(text, **given).time) == 30
-    with pytest.raises(
-        InputError, match=r"line 5: time 04:00, expected the time of 2024-01-01 03:00"
-    ):
+    with pytest.raises(InputError, match=r"line 5: time 04:00, .* 2024-01-01 03:00"):
         prepared(text.replace("03:00,1\n", "", 1), **given)
 
 

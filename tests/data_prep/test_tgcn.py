@@ -43,7 +43,7 @@ def test_longer_steps_and_zeros_that_are_missing(tmp_path, name):
     plain = module.read(tmp_path, step=longer)
     np.testing.assert_allclose(plain["speed"][:, 0], [(64.375 + 60) / 3, 33])
     too_short = str(pd.Timedelta(step) / 5)
-    with pytest.raises(InputError, match="does not fit, expected a multiple of"):
+    with pytest.raises(InputError, match="a multiple of"):
         module.read(tmp_path, step=too_short)
 
 
@@ -78,10 +78,10 @@ def test_files_that_do_not_fit(tmp_path, name, file, text, message):
 
 def test_the_other_set_in_the_folder_is_not_taken(tmp_path, name):
     other = {"los": SZTaxi, "sz": LosLoop}[name]
-    with pytest.raises(InputError, match=r"no (los|sz)_speed\.csv in this folder"):
+    with pytest.raises(InputError, match=r"no (los|sz)_speed\.csv"):
         other.read(tmp_path)
     (tmp_path / "adj.pkl").write_bytes(b"")
-    with pytest.raises(InputError, match=r"adj\.pkl: a pickle can run any code"):
+    with pytest.raises(InputError, match=r"adj\.pkl: a pickle"):
         SETS[name][0].read(tmp_path, adjacency=tmp_path / "adj.pkl")
 
 

@@ -32,7 +32,7 @@ def test_volumes_and_rates_have_factors(of, to, wanted):
 
 @pytest.mark.parametrize(("of", "to"), [("GB", "MB/s"), ("1", "GB"), ("mph", "veh/h"), ("", "B")])
 def test_other_units_have_none(of, to):
-    with pytest.raises(InputError, match="no factor is known from"):
+    with pytest.raises(InputError, match="no factor"):
         factor(of, to)
 
 
@@ -55,7 +55,7 @@ def test_values_are_converted_to_given_units(tmp_path, shape):
         np.testing.assert_allclose(values.to_numpy().ravel(), VALUES / size)
         assert values.attrs["units"] == unit
         assert values.name in ("load", f"load ({unit})")
-    with pytest.raises(InputError, match="does not convert to km/h") as refused:
+    with pytest.raises(InputError, match="convert to km/h") as refused:
         read(path, layout="services", units="km/h")
     assert "leave out --units" in refused.value.typed
 
@@ -80,7 +80,7 @@ def test_columns_of_cells_in_several_units(tmp_path, units, sizes):
     if sizes:
         np.testing.assert_allclose(read(path, layout="wide")["value"][0], sizes)
         return
-    with pytest.raises(InputError, match="columns of cells are in MB") as refused:
+    with pytest.raises(InputError, match="are in MB") as refused:
         read(path, layout="wide")
     assert ("--units MB" in refused.value.typed) == (units == ("MB", "MB", ""))
     if units[1] == "MB":

@@ -152,7 +152,7 @@ def test_days_of_a_zone_stay_on_its_clock(n_days):
     assert (ds.attrs["clock"], ds.attrs["time_zone"]) == ("local", "Europe/Rome")
     texts = df.set_axis(days.map(lambda day: day.isoformat()))
     if n_days > 30:
-        with pytest.raises(InputError, match=r"days of a place that changes its clock, name its"):
+        with pytest.raises(InputError, match="changes its clock"):
             from_frame(texts)
     named = from_frame(texts, options=TableOptions(time_zone="Europe/Rome"))
     np.testing.assert_array_equal(named["time"], ds["time"])

@@ -152,7 +152,7 @@ def test_only_common_seeds_and_images_are_compared():
     assert line(compare_accuracies([*one, *other]), "solo").points.value == pytest.approx(-20)
     later = rows({"solo": [[0.4, 0.3]]}, first_seed=9)
     assert line(compare_accuracies([*one, *later]), "solo").points is None
-    with pytest.raises(InputError, match="solo was tested on other images"):
+    with pytest.raises(InputError, match=r"solo .* other images"):
         compare_accuracies([*one, *rows({"solo": [[0.4, 0.3]]}, samples=60)])
 
 

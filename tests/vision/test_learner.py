@@ -48,7 +48,7 @@ def test_a_saved_learner_predicts_the_same(learner, tmp_path):
 
 def test_a_loaded_learner_says_that_it_has_no_accuracy(learner, tmp_path):
     loaded = Learner.load(learner.save(tmp_path / "model"))
-    with pytest.raises(InputError, match="a loaded learner has no accuracy"):
+    with pytest.raises(InputError, match="no accuracy"):
         loaded.accuracy()
 
 
@@ -141,18 +141,18 @@ def test_a_run_folder(finished):
 
 
 def test_a_finished_run_is_not_overwritten(finished):
-    with pytest.raises(InputError, match="already holds a finished run"):
+    with pytest.raises(InputError, match="a finished run"):
         run_images("fedavg", finished.folder, TINY)
 
 
 def test_mistakes(learner, tmp_path):
     with pytest.raises(InputError, match="has no accuracy"):
         Learner("solo").accuracy()
-    with pytest.raises(InputError, match="there are clients 0 to 2"):
+    with pytest.raises(InputError, match="clients 0 to 2"):
         learner.predict(learner.images.images[:1], 3)
     with pytest.raises(InputError, match="the model expects uint8"):
         learner.predict(learner.images.images[:1].float(), 0)
-    with pytest.raises(InputError, match=r"learner\.json: no model here"):
+    with pytest.raises(InputError, match=r"learner\.json: "):
         Learner.load(tmp_path)
     with pytest.raises(InputError, match="not a finished run"):
         ImageRun.open(tmp_path)
@@ -167,7 +167,7 @@ def test_settings():
     config = resolve("fedrep", head_epochs=2, ways=4, norm="group")
     assert resolve(**config.flat()) == config
     assert (config.training.optimizer, config.training.drop_last) == ("sgd", False)
-    with pytest.raises(InputError, match="did you mean ways"):
+    with pytest.raises(InputError, match="mean ways"):
         resolve("solo", way=3)
     with pytest.raises(InputError, match="unknown method 'fuels'"):
         resolve("fuels")
@@ -200,7 +200,7 @@ def test_a_model_that_is_not_finite_is_refused(tmp_path, value):
     state = learner.fitted()[1]
     next(iter(state.server.values())).flatten()[0] = value
     folder = learner.save(tmp_path)
-    with pytest.raises(InputError, match=r"server/.* has values that are not finite; fit and save"):
+    with pytest.raises(InputError, match=r"server/.* not finite"):
         Learner.load(folder)
 
 

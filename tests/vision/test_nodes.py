@@ -188,11 +188,11 @@ def test_a_folder_that_does_not_fit_is_refused(counts, reason, pets, tmp_path):
 
 
 def test_a_node_without_images_is_told_so(pets, tmp_path):
-    with pytest.raises(InputError, match="nowhere: no such file; give the path of this node's"):
+    with pytest.raises(InputError, match="nowhere: no such file"):
         asked_to_join(pets, tmp_path / "nowhere")
     cube = tmp_path / "x.nc"
     cube.write_text("no images")
-    with pytest.raises(InputError, match=r"x\.nc: cannot be read as a NumPy file with images"):
+    with pytest.raises(InputError, match=r"x\.nc: .* NumPy"):
         asked_to_join(pets, cube)
 
 
@@ -260,7 +260,7 @@ def test_the_command_writes_the_app(tmp_path):
     )
     for option in ("--poll=1", "--ways=3", "--data=npz", "--images=x", "--partition=iid"):
         assert "No such option" in type_in(*words, option).output
-    with pytest.raises(InputError, match=r"classes is 'cat,cat'; give two different names"):
+    with pytest.raises(InputError, match="classes is 'cat,cat'"):
         type_in(*words, "--classes", "cat,cat")
     assert json.loads(json.dumps(run.as_run_config())) == run.as_run_config()
 

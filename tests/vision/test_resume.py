@@ -113,7 +113,7 @@ def test_how_an_unfinished_run_goes_on_is_told(tmp_path):
     stages = {"channels": 4, "partition": "gldp-shards", "stages": 2}
     with pytest.raises(Killed):
         run_images("fedavg", tmp_path, {**TINY, **stages}, after_round=killed_after(5))
-    with pytest.raises(InputError, match="run here is not finished; `stforecast info"):
+    with pytest.raises(InputError, match="not finished; `stforecast info"):
         ImageRun.find([tmp_path])
     about = of_unfinished(tmp_path).about
     assert about["command"] == "stforecast vision run"
@@ -138,7 +138,7 @@ def test_a_run_does_not_go_on_with_other_images(tmp_path, monkeypatch):
 
     for other in (another_test_image, in_another_order):
         monkeypatch.setattr(learner, "load_images", other)
-        with pytest.raises(InputError, match="round-0001: was made with other data; go on with"):
+        with pytest.raises(InputError, match=r"round-0001: .* other data"):
             UnfinishedImageRun.resume(tmp_path)
     monkeypatch.setattr(learner, "load_images", load)
     assert len(UnfinishedImageRun.resume(tmp_path).rounds()) == 3

@@ -30,8 +30,6 @@ from data_prep.readers.features import centroid
 
 FEATURE_KEYS = ("features", "trentinogrid")
 REMEDY = "use the official grid file"
-MAX_BYTES = 2**24
-"""Bytes of a grid; Milan's has 3 million."""
 
 
 @dataclass(frozen=True)
@@ -84,12 +82,12 @@ def _features(path: Path) -> list[Any]:
     with reading(path, "as GeoJSON", REMEDY):
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
-        content = json.loads(read_bounded(path, MAX_BYTES, gzip.open if packed else open))
+        # Milan's grid has 3 million bytes.
+        content = json.loads(read_bounded(path, 2**24, gzip.open if packed else open))
     found = list(content) if isinstance(content, dict) else type(content).__name__
     for key in FEATURE_KEYS:
         if key in found and isinstance(content[key], list) and content[key]:
-            result: list[Any] = content[key]
-            return result
+            return list(content[key])
     raise InputError(
         f"{path}: no list of features under {' or '.join(map(repr, FEATURE_KEYS))} "
         f"(found {found}); {REMEDY}"

@@ -56,7 +56,7 @@ def test_at_gives_the_order_asked_for(write):
 
 def test_at_refuses_unknown_ids(write):
     grid = read_grid(write([square(1), square(2)]))
-    with pytest.raises(InputError, match=r"grid.geojson: no cell 8, 9 \(2 of 3 ids unknown\)"):
+    with pytest.raises(InputError, match=r"grid\.geojson: .* 8, 9 \(2 of 3 "):
         grid.at(np.array([1, 8, 9]))
 
 
@@ -92,19 +92,19 @@ def test_a_bad_grid_is_refused(write, name):
 def test_what_is_no_json_is_refused(tmp_path, text):
     path = tmp_path / "grid.geojson"
     path.write_bytes(text)
-    with pytest.raises(InputError, match=r"grid.geojson: cannot be read as GeoJSON"):
+    with pytest.raises(InputError, match=r"grid\.geojson: .* as GeoJSON"):
         read_grid(path)
 
 
 def test_a_list_is_refused(tmp_path):
     path = tmp_path / "grid.geojson"
     path.write_text("[1]")
-    with pytest.raises(InputError, match=r"no list of features .*found list"):
+    with pytest.raises(InputError, match=r"features .*found list"):
         read_grid(path)
 
 
 def test_no_file_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"no grid in GeoJSON here \(found nothing\)"):
+    with pytest.raises(InputError, match=r"GeoJSON here \(found nothing\)"):
         read_grid(tmp_path / "grid.geojson")
 
 

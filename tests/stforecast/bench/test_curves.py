@@ -53,7 +53,7 @@ def test_the_only_curve_in_colour_keeps_its_colour(throw):
 
 
 def test_nothing_cannot_be_drawn():
-    with pytest.raises(InputError, match="no runs to draw"):
+    with pytest.raises(InputError, match="no runs"):
         as_curves([])
 
 

@@ -66,9 +66,9 @@ def test_seasonal_naive_is_a_model_of_every_run(cube, tiny):
 
 def test_mistakes_are_one_line(fitted):
     _, ds = fitted
-    with pytest.raises(InputError, match="unknown selection 'first'; choose one of: best, best"):
+    with pytest.raises(InputError, match=r"selection 'first'; .*: best, best"):
         model_errors(ds, "mse", "first")
     with pytest.raises(InputError, match="unknown metric 'mze'"):
         model_errors(ds, "raw_mze")
-    with pytest.raises(InputError, match="no 'std', as older versions wrote it; delete the folder"):
+    with pytest.raises(InputError, match=r"'std', .* delete"):
         model_errors(ds.drop_vars("std"), "mse")

@@ -89,5 +89,5 @@ def test_errors_of_a_cell_at_a_step(tested):
 def test_forecasts_of_older_versions_are_refused(tested):
     forecasts = tested("a", DAY, DAY).forecasts()
     del forecasts.attrs["step_minutes"]
-    with pytest.raises(InputError, match="no 'step_minutes', as older versions wrote it; delete"):
+    with pytest.raises(InputError, match=r"'step_minutes', .* delete"):
         local_times(forecasts)

@@ -100,7 +100,7 @@ def test_clear_differences_on_few_days_are_not_called_none(board):
 
 
 def test_signed_errors_cannot_be_compared(board):
-    with pytest.raises(InputError, match="raw_bias may be negative, so the lowest is not the best"):
+    with pytest.raises(InputError, match="raw_bias may be negative"):
         board({"a": 1.0, "b": -2.0}, metric="raw_bias")
 
 

@@ -205,9 +205,7 @@ def test_ablations_and_further_models_stand_in_tables_of_their_own(make_run, tab
 
 def test_runs_of_other_targets_cannot_be_compared(make_run):
     runs = [make_run("solo"), make_run("fuels", n_days=4)]
-    with pytest.raises(
-        InputError, match=r"tested on other times \(8, from 2013-11-01 .* split and"
-    ):
+    with pytest.raises(InputError, match=r"other times \(8, from 2013-11-01 "):
         results_table(runs, {})
     cells_differ = [make_run("solo"), make_run("fuels", clients={"a": 1.0, "z": 1.0})]
     with pytest.raises(InputError, match="other cells"):

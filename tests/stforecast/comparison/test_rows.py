@@ -58,7 +58,7 @@ def test_runs_on_data_of_two_time_zones_are_not_compared(tested):
     y = np.zeros((2, 24, 1))
     runs = [tested(zone, y + 1, y, zone=zone) for zone in ("Europe/Rome", "UTC")]
     rows = [Row(group) for group in group_runs(runs)]
-    with pytest.raises(InputError, match="those of UTC, those of the first run of Europe/Rome"):
+    with pytest.raises(InputError, match=r"UTC, .* Europe/Rome"):
         read_errors(rows, MSE)
 
 
@@ -77,7 +77,7 @@ def test_two_runs_of_one_seed_are_refused(tested):
     y = np.zeros((2, 24, 1))
     runs = [tested("a", y + 1, y), tested("a", y + 2, y, about={"content": "other"})]
     (group,) = group_runs(runs)
-    with pytest.raises(InputError, match=r"run-0 and .*run-1 are both a with seed 1; give one of"):
+    with pytest.raises(InputError, match=r"run-0 and .*run-1 .* a .* seed 1"):
         read_errors([Row(group)], MSE)
 
 
@@ -86,9 +86,7 @@ def test_runs_on_other_values_are_not_compared(tested):
     y = np.zeros((2, 24, 1))
     spiked = np.where(np.arange(24)[:, None] == 5, 9.0, y)
     rows = [Row(group) for group in group_runs([tested("a", y, y), tested("b", y, spiked)])]
-    with pytest.raises(
-        InputError, match=r"run-1: its targets have .* of the same data and outliers"
-    ):
+    with pytest.raises(InputError, match=r"run-1: .* data and outliers"):
         read_errors(rows, MSE)
 
 

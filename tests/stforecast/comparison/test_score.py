@@ -154,7 +154,7 @@ def test_runs_and_files_are_compared(town, tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["score", *words])
     assert list(json.loads(capsys.readouterr().out)["tasks"]) == ["one day"]
-    with pytest.raises(InputError, match="mine is the name of another row; rename the file"):
+    with pytest.raises(InputError, match=r"mine is .* another row"):
         score([*paths, paths[0]], cube, made)
 
 
@@ -164,7 +164,7 @@ def test_other_data_are_refused(town, monkeypatch):
     messages = ["no service 'sms'", "240 steps × 3 cells, town has 240 steps × 4", "other values"]
     for (name, value), message in zip(wrong.items(), messages, strict=True):
         changed = protocols.Protocol(**{**made.__dict__, name: value})
-        with pytest.raises(InputError, match=f"{message}.*prepare it with: stforecast prepare"):
+        with pytest.raises(InputError, match=f"{message}.*: stforecast prepare"):
             changed.read(cube)
     right = zlib.crc32(VALUES.tobytes())
     assert protocols.Protocol(**{**made.__dict__, "checksum": right}).read(cube).shape == (240, 3)

@@ -62,14 +62,14 @@ def test_the_lowest_error_in_busy_hours_comes_first(tested):
 
 def test_hours_refuse_runs_with_other_targets(tested):
     other = tested("b", BUSY, BUSY, start="2013-12-04")
-    with pytest.raises(InputError, match="tested on different targets; draw those of one data"):
+    with pytest.raises(InputError, match="different targets; draw"):
         hours([tested("a", BUSY, BUSY), other])
 
 
 @pytest.mark.parametrize("change", [{"y": BUSY + 1}, {"units": "GB"}])
 def test_figures_refuse_observed_values_and_units_that_compare_refuses(tested, change):
     other = tested("b", BUSY, **{"y": BUSY, **change})
-    with pytest.raises(InputError, match="tested on different targets"):
+    with pytest.raises(InputError, match="different targets"):
         hours([tested("a", BUSY, BUSY), other])
 
 
@@ -263,12 +263,12 @@ def test_ablations_are_not_ranked(tested):
 
 def test_ranks_need_three_methods(tested):
     runs = [tested(name, *by_cell(1, 2)) for name in "ab"]
-    with pytest.raises(InputError, match="2 main methods with 2 clients; ranks need at least 3"):
+    with pytest.raises(InputError, match=r"2 main methods .* 2 clients; .* 3"):
         ranks(runs)
 
 
 def test_ranks_of_an_unknown_metric(tested):
-    with pytest.raises(InputError, match="unknown metric 'mea'; choose one of: mse, raw_mae"):
+    with pytest.raises(InputError, match=r"metric 'mea'; .*: mse, raw_mae"):
         ranks([tested(name, *by_cell(1, 2)) for name in "abc"], metric="mea")
 
 

@@ -100,7 +100,7 @@ def test_runs_of_several_seeds_are_pooled(made):
 
 
 def test_a_run_without_intervals_is_named(made):
-    with pytest.raises(InputError, match="none: a run without intervals; train it with intervals="):
+    with pytest.raises(InputError, match=r"none: .* intervals="):
         calibration([made["none"]])
     texts = [t.get_text() for t in calibration([made["fixed"], made["none"]]).findobj(Text)]
     assert any("Not drawn, as they have no intervals: ridge" in text for text in texts)

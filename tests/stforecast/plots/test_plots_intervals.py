@@ -73,7 +73,7 @@ def test_the_first_middle_and_last_step_are_drawn(make_run):
 
 
 def test_a_run_without_intervals_is_named(make_run):
-    with pytest.raises(InputError, match="solo: a run without intervals; train it with intervals="):
+    with pytest.raises(InputError, match=r"solo: .* intervals="):
         intervals([make_run("solo", bounds=False)])
 
 

@@ -131,9 +131,9 @@ def test_a_reference_is_a_bar_or_a_number(make_run, reference, x, label):
 def test_a_bar_without_a_finite_error_says_so(make_run):
     runs = [make_run(np.nan, seed=1), make_run(3.0, seed=2), make_run(4.0, "solo")]
     assert texts(bars(runs).axes[0]) == ["4.00", "not finite"]
-    with pytest.raises(InputError, match="reference 'fuels' is not finite"):
+    with pytest.raises(InputError, match=r"reference 'fuels' .* finite"):
         bars(runs, reference="fuels")
-    with pytest.raises(InputError, match="none of these runs has a finite mse"):
+    with pytest.raises(InputError, match="a finite mse"):
         bars(runs[:2])
 
 

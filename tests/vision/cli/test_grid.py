@@ -33,7 +33,7 @@ def test_the_command_line_replaces(write_grid, tmp_path):
     )
     assert (grid.data, grid.seeds, grid.settings["rounds"]) == (("mnist",), (3,), 7)
     assert grid.settings["images"] == str(tmp_path)
-    with pytest.raises(InputError, match=r"images is read only if data is one of .*mnist"):
+    with pytest.raises(InputError, match=r"images .* data .*mnist"):
         load_grid(write_grid()).replace(settings={"images": str(tmp_path)})
 
 
@@ -58,7 +58,7 @@ def test_mistakes_are_named(write_grid, more, tables, message):
 
 def test_an_unknown_preset_lists_those_there_are(write_grid):
     path = write_grid(1, "", "[presets.small]\nseeds = [1]")
-    with pytest.raises(InputError, match="unknown preset 'paper'; choose one of: small"):
+    with pytest.raises(InputError, match=r"preset 'paper'; .*: small"):
         load_grid(path, "paper")
 
 
@@ -84,5 +84,5 @@ def test_references_are_rows_that_figures_draw_only_if_named(write_grid):
     with pytest.raises(InputError, match="label 'chance'"):
         load_grid(path, "small")
     other = write_grid(1, 'references = ["solo"]')
-    with pytest.raises(InputError, match="several methods are called 'solo'"):
+    with pytest.raises(InputError, match=r"methods .* 'solo'"):
         load_grid(other)

@@ -79,7 +79,7 @@ def test_a_damaged_gzip_file_is_named(mnist_dir):
 
 def test_fewer_labels_than_images(mnist_dir):
     (mnist_dir / "MNIST/raw/train-labels-idx1-ubyte").write_bytes(idx([1], (1,)))
-    with pytest.raises(InputError, match="images-idx3-ubyte: 3 images, but 1 labels up to 1 in"):
+    with pytest.raises(InputError, match=r"images-idx3-ubyte: 3 images, .* 1 labels"):
         load("mnist", mnist_dir)
 
 
@@ -177,7 +177,7 @@ def test_digits8x8_is_scikit_learns():
 
 
 def test_names_are_checked(tmp_path):
-    with pytest.raises(InputError, match=r"unknown image data set 'mnits'; choose one of: cifar10"):
+    with pytest.raises(InputError, match=r"'mnits'; .*: cifar10"):
         load("mnits", tmp_path)
 
 

@@ -81,7 +81,7 @@ def test_folders_that_say_no_class(paint, paths, message):
 def test_images_of_different_sizes_need_a_size(paint):
     root = paint("cat/a.png")
     paint("cat/b.jpg", size=(6, 8))
-    with pytest.raises(InputError, match=r"b\.jpg: 8 × 6, but .*a\.png is 4 × 4; give the size"):
+    with pytest.raises(InputError, match=r"b\.jpg: 8 × 6, .*a\.png is 4 × 4; .* size"):
         load("folder", root)
     assert load("folder", root, size=5).images.shape == (2, 3, 5, 5)
 
@@ -149,9 +149,7 @@ def test_values_of_more_than_8_bits_are_refused(tmp_path, dtype, name):
     """Pillow would cut 1,000 off at 255 and round 0.5 to 0."""
     (tmp_path / "cat").mkdir()
     Image.fromarray(np.full((4, 4), 1000, dtype)).save(tmp_path / "cat" / name)
-    with pytest.raises(
-        InputError, match=rf"cat/{name}: has values of more than 8 bits .mode (I|F)"
-    ):
+    with pytest.raises(InputError, match=f"cat/{name}: .* 8 bits .mode (I|F)"):
         load("folder", tmp_path)
 
 
@@ -238,10 +236,10 @@ def test_domainnet_is_split_by_its_lists(domainnet):
 
 def test_what_domainnet_lacks_is_named(domainnet):
     (domainnet / "domainnet/sketch/zoo/sketch_1.jpg").unlink()
-    with pytest.raises(InputError, match=r"sketch/zoo/sketch_1.jpg: no such image, which the li"):
+    with pytest.raises(InputError, match=r"sketch/zoo/sketch_1\.jpg: "):
         load("domainnet", domainnet)
     (domainnet / "domainnet/real_test.txt").unlink()
-    with pytest.raises(InputError, match=r"real_test.txt: cannot be read as a list of images"):
+    with pytest.raises(InputError, match=r"real_test\.txt: .* list of images"):
         load("domainnet", domainnet)
 
 
@@ -254,7 +252,7 @@ def test_what_domainnet_lacks_is_named(domainnet):
     ],
 )
 def test_missing_domains_are_listed(paint, name, folder, missing):
-    with pytest.raises(InputError, match=f"found no folder {missing}; get "):
+    with pytest.raises(InputError, match=f"folder {missing}; get "):
         load(name, paint(f"{folder}/a.jpg"))
     with pytest.raises(InputError, match=f"nor a file {name}"):
         load(name, paint("elsewhere/a.jpg") / "elsewhere")
@@ -262,7 +260,7 @@ def test_missing_domains_are_listed(paint, name, folder, missing):
 
 def test_a_missing_domain_is_named(paint):
     root = paint("amazon/mug/a.jpg", "Caltech/mug/a.jpg", "dslr/mug/a.jpg")
-    with pytest.raises(InputError, match="found no folder webcam"):
+    with pytest.raises(InputError, match="folder webcam"):
         load("office-caltech10", root)
     paint("webcam/mug/a.jpg")
     assert load("office-caltech10", root).domain_names == ("Caltech", "amazon", "dslr", "webcam")
@@ -290,9 +288,7 @@ def test_tiny_imagenet(tiny):
 def test_tiny_imagenet_damaged(tiny):
     listing = tiny / "tiny-imagenet-200/val/val_annotations.txt"
     listing.write_text("val_0.JPEG\tn02\nval_1.JPEG\tn03\n")
-    with pytest.raises(
-        InputError, match=r"annotations\.txt, line 2: image 'val_1.JPEG' of class 'n03'"
-    ):
+    with pytest.raises(InputError, match=r"annotations\.txt, line 2: .*'val_1\.JPEG' .* 'n03'"):
         load("tiny-imagenet", tiny)
     listing.write_text("val_7.JPEG\tn02\n")
     with pytest.raises(InputError, match=r"val_7\.JPEG: "):
@@ -383,7 +379,7 @@ def test_only_one_file_may_bear_a_sets_name(tmp_path):
         np.savez(tmp_path / name, images=PIXELS, labels=[0, 1])
     assert load("cifar10", tmp_path).domain_names == ("cifar10",)
     np.savez(tmp_path / "cifar10-b.npz", images=PIXELS, labels=[0, 1])
-    with pytest.raises(InputError, match=r"cifar10-b\.npz, cifar10\.npz may all be cifar10"):
+    with pytest.raises(InputError, match=r"cifar10-b\.npz, cifar10\.npz .* cifar10"):
         load("cifar10", tmp_path)
 
 
@@ -407,7 +403,7 @@ def test_cifar10_binary(tmp_path):
     with pytest.raises(InputError, match=r"test_batch\.bin: has 3,072 bytes; .* 3,073"):
         load("cifar10", tmp_path)
     (folder / "test_batch.bin").write_bytes(record([10], 1, 2, 3))
-    with pytest.raises(InputError, match=r"test_batch\.bin: label 10; expected 0 to 9"):
+    with pytest.raises(InputError, match=r"test_batch\.bin: label 10; .* 0 to 9"):
         load("cifar10", tmp_path)
 
 
@@ -418,5 +414,5 @@ def test_cifar100_takes_the_fine_labels(tmp_path):
     images = load("cifar100", tmp_path)
     assert images.labels.tolist() == [3, 2]
     (tmp_path / "fine_label_names.txt").unlink()
-    with pytest.raises(InputError, match=r"no fine_label_names\.txt.*binary version"):
+    with pytest.raises(InputError, match=r"no fine_label_names\.txt.*binary"):
         load("cifar100", tmp_path)

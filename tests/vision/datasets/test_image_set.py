@@ -78,11 +78,11 @@ def test_join_of_two_grey_sets_stays_grey(grid):
 
 def test_join_refuses_what_does_not_fit(grid):
     ink, oil = grid(domains=("ink",)), grid(domains=("oil",))
-    with pytest.raises(InputError, match="two domains have the same name"):
+    with pytest.raises(InputError, match="the same name"):
         join([ink, ink])
     with pytest.raises(InputError, match=r"2 × 2 .* 3 × 3; give the size"):
         join([ink, oil.resized(3)])
-    with pytest.raises(InputError, match=r"3 classes and grid 4, which differ in d"):
+    with pytest.raises(InputError, match="3 classes and grid 4"):
         join([ink, grid(classes=4, domains=("oil",))])
 
 

@@ -56,11 +56,11 @@ def test_a_balanced_set_is_taken_from_the_training_part(grid):
 
 def test_impossible_wishes_are_refused(grid):
     images = grid(train=10, domains=("ink",))
-    with pytest.raises(InputError, match=r"imbalance is 0\.5; it must be 1 or more"):
+    with pytest.raises(InputError, match=r"imbalance is 0\.5"):
         long_tailed(images, 0.5)
-    with pytest.raises(InputError, match="surrogate is 10; a class of grid has 10 training"):
+    with pytest.raises(InputError, match=r"surrogate is 10; .* grid has 10 "):
         hold_out_for_server(images, 10)
-    with pytest.raises(InputError, match="class b has no training images"):
+    with pytest.raises(InputError, match="class b has no"):
         long_tailed(images.take((images.labels != 1) | images.is_test), 10)
 
 

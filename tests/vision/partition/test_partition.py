@@ -104,7 +104,7 @@ def test_counts_of_domains_are_checked(grid, domains, message):
 
 def test_a_domain_without_test_images_is_refused(grid):
     images = grid().take(torch.arange(42 + 10))
-    with pytest.raises(InputError, match="domain oil of grid has 10 training and 0 test images"):
+    with pytest.raises(InputError, match=r"oil of grid has 10 .* 0 test"):
         IID(clients=2, domains="ink:1,oil:1").split(images)
 
 
@@ -169,9 +169,9 @@ def test_too_many_shots_are_told_in_numbers(grid):
 
 
 def test_too_many_ways_and_clients(grid):
-    with pytest.raises(InputError, match="ways is 4; all domains has 3 classes"):
+    with pytest.raises(InputError, match=r"ways is 4; .* 3 "):
         WAYS(ways=4).split(grid())
-    with pytest.raises(InputError, match="has 20 training images and 21 clients ask for 1 each"):
+    with pytest.raises(InputError, match=r"20 .* 21 clients .* 1 each"):
         WAYS(clients=21, ways=3, spread=0).split(grid())
 
 
@@ -224,11 +224,9 @@ def test_dirichlet_keeps_its_minimum_or_says_why_not(grid):
     images = grid(train=20)
     found = PARTITIONS["dirichlet"](clients=4, concentration=0.3, min_samples=15).split(images)
     assert min(map(len, found.train)) >= 15
-    with pytest.raises(
-        InputError, match="120 training images of all domains, and 4 clients ask for at least 31"
-    ):
+    with pytest.raises(InputError, match=r"120 .* 4 clients .* 31"):
         PARTITIONS["dirichlet"](clients=4, min_samples=31).split(images)
-    with pytest.raises(InputError, match=r"in 200 draws .* never had more than \d+; use a lar"):
+    with pytest.raises(InputError, match=r"200 draws .* than \d+"):
         PARTITIONS["dirichlet"](clients=4, concentration=0.01, min_samples=30).split(images)
 
 
@@ -237,7 +235,7 @@ def test_shards_have_few_classes_and_equal_size(grid):
     found = PARTITIONS["shards"](clients=10, shards=2).split(images)
     assert [len(ids) for ids in found.train] == [40] * 10
     assert max(len(of(images, ids)) for ids in found.train) <= 2
-    with pytest.raises(InputError, match=r"201 clients with 2 .* 402; use fewer clients or shards"):
+    with pytest.raises(InputError, match=r"201 clients with 2 .* 402; .* shards"):
         PARTITIONS["shards"](clients=201).split(images)
 
 
@@ -246,7 +244,7 @@ def test_iid_clients_differ_by_one_image(grid):
     found = IID(clients=4).split(images)
     assert sorted(len(ids) for ids in found.train) == [37, 37, 38, 38]
     assert all(of(images, ids) == [0, 1, 2] for ids in found.train)
-    with pytest.raises(InputError, match="150 training images for 151 clients"):
+    with pytest.raises(InputError, match=r"150 .* 151 clients"):
         IID(clients=151).split(images)
 
 
@@ -259,7 +257,7 @@ def test_test_images_are_shared_or_divided(grid):
     together = torch.cat(divided.test[:2])
     assert len(together) == len(together.unique()) == 15
     assert len(divided.test[2]) == 15
-    with pytest.raises(InputError, match=r"class a .* 5 test images and 2 clients ask for 3 each"):
+    with pytest.raises(InputError, match=r"class a .* 5 .* 2 clients .* 3 each"):
         IID(clients=2, domains="ink:2", shared_test=False, test_shots=3).split(images)
     lone = images.take((~images.is_test | (images.labels > 0)).nonzero()[:, 0])
     message = "class a of all domains has 0 test images and a client asks for 1; add some or leave"
@@ -327,15 +325,15 @@ def test_own_mix_by_hand(grid):
 
 def test_own_mix_says_where_test_images_are_too_few(grid):
     images = grid(train=10, test=4, domains=("ink",))
-    with pytest.raises(InputError, match=r"class a .* 4 test images and a client asks for 5"):
+    with pytest.raises(InputError, match=r"class a .* 4 .* 5"):
         IID(clients=1, test="own-mix", test_shots=5).split(images)
-    with pytest.raises(InputError, match=r"class a .* 2 clients ask for .* fewer test_shots"):
+    with pytest.raises(InputError, match=r"class a .* 2 clients .* test_shots"):
         IID(clients=2, test="own-mix", test_shots=3, shared_test=False).split(images)
     without = images.take((~images.is_test | (images.labels > 0)).nonzero()[:, 0])
-    with pytest.raises(InputError, match="class a of all domains has training images and no test"):
+    with pytest.raises(InputError, match=r"class a .* no test"):
         IID(clients=2, test="own-mix").split(without)
     crowd = PARTITIONS["iid"](clients=30, test="own-mix", shared_test=False)
-    with pytest.raises(InputError, match=r"12 test images, and the training mix of client \d"):
+    with pytest.raises(InputError, match=r"12 test .* client \d"):
         crowd.split(images)
 
 
@@ -364,7 +362,7 @@ def test_options_out_of_range(name, options, message):
 
 def test_every_kind_is_known_and_documents_its_options():
     assert list(PARTITIONS) == ["dirichlet", "iid", "n-way", "shards"]
-    with pytest.raises(InputError, match="unknown partition 'lda'; choose one of: dirichlet, iid"):
+    with pytest.raises(InputError, match=r"partition 'lda'; .*: dirichlet, iid"):
         PARTITIONS.find("lda")
     for kind in PARTITIONS.values():
         documented = (kind.__doc__ or "") + (Partitioner.__doc__ or "")

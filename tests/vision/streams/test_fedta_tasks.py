@@ -129,5 +129,5 @@ def test_too_few_images_for_the_clients_are_refused():
 def test_a_class_without_test_images_is_refused():
     images = image_set()
     images = images.take(~(images.is_test & (images.labels == 3)))
-    with pytest.raises(InputError, match="class c3 of counted has no test images; add some"):
+    with pytest.raises(InputError, match=r"class c3 of counted .* test"):
         Tasks(**SMALL).split(images, 1)

@@ -269,5 +269,5 @@ def test_arguments_of_no_use_are_refused(make_sums, mean, options, message):
 
 def test_unknown_methods_are_refused(make_sums, resample):
     found = resample({"fedavg": random_sums(make_sums)})
-    with pytest.raises(InputError, match="unknown method 'fedavgg'; choose one of: fedavg"):
+    with pytest.raises(InputError, match=r"method 'fedavgg'; .*: fedavg"):
         found.error("fedavgg")

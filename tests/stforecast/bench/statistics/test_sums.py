@@ -14,21 +14,19 @@ def test_the_weights_of_one_method_and_seed_are_those_of_all(make_sums):
 def test_methods_of_other_targets_are_refused(make_sums):
     nan = np.nan
     a, b = make_sums([[[1, 2, 3]]]), make_sums([[[1, nan, nan]]])
-    with pytest.raises(InputError, match=r"b was tested on other targets than a: .* 2 of 3 client"):
+    with pytest.raises(InputError, match=r"b .* other targets .* a: .* 2 of 3 client"):
         common_weight({"a": a, "b": b})
-    with pytest.raises(
-        InputError, match=r"a has errors of 1 client and 3 blocks, c of 1 client and 2 bl"
-    ):
+    with pytest.raises(InputError, match=r"a .* 1 client .* 3 blocks, c .* 1 client .* 2 bl"):
         common_weight({"a": a, "c": make_sums([[[1, 2]]])})
     # A seed counts as well.
-    with pytest.raises(InputError, match=r"d was tested on other targets than a: .* 1 of 3"):
+    with pytest.raises(InputError, match=r"d .* other targets .* a: .* 1 of 3"):
         common_weight({"a": a, "d": make_sums([[[1, 2, 3]], [[1, 2, nan]]])})
 
 
 def test_nothing_to_compare_is_refused(make_sums):
     with pytest.raises(InputError, match="no methods"):
         common_weight({})
-    with pytest.raises(InputError, match="no target was observed"):
+    with pytest.raises(InputError, match="was observed"):
         common_weight({"a": make_sums([[[np.nan]]])})
 
 
