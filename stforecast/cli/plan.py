@@ -35,8 +35,8 @@ def plan_command(
 ) -> None:
     """Forecast the busy hours of months ahead (--until), or find which cells can sleep (--sleep).
 
-    Months need at least four weeks of history, and as many weeks as they forecast. Sleep needs
-    --cover, --threshold and a run with bounds, and plans the run's horizon.
+    Months need at least four weeks of history, and as many weeks as they forecast. Sleep needs a
+    run with bounds, --cover and --threshold; it plans the run's horizon.
 
     Options:
         out: table to write, .csv or .xlsx: a row for each cell and week. With --threshold a second

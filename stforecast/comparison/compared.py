@@ -16,6 +16,9 @@ from stforecast.comparison.names import by_task, error_name, horizon_ahead
 from stforecast.forecasting.results import ForecastRun
 from stforecast.plots import PLOTS
 
+FIGURES = ("critical-difference", "horizon", "hours", "cells")
+"""Figures of each task."""
+
 
 def compare_forecasts(runs: Sequence[ForecastRun], metric: str, reference: str | None) -> Compared:
     """Compare finished forecasts: a sorted table for each data set, with intervals and tests."""
@@ -63,8 +66,7 @@ def _draw(runs: Sequence[ForecastRun], metric: str, out: Path) -> int:
         for name, groups in by_task(runs, BOARD_FACTS).items()
     }
     wanted = [("all", "heatmap", runs)]
-    of_task = ("critical-difference", "horizon", "hours", "cells")
-    wanted += [(name, figure, some) for name, some in parts.items() for figure in of_task]
+    wanted += [(name, figure, some) for name, some in parts.items() for figure in FIGURES]
     figures = {
         out / f"{name}-{figure}.png": (partial(PLOTS.find(figure), metric=metric), some)
         for name, figure, some in wanted

@@ -445,7 +445,7 @@ def test_intervals_are_predicted_drawn_and_checked_for_leaks(stforecast, town, t
     )  # fmt: skip
     assert code == 0
     first, limit, made = out.splitlines()
-    assert "internet in MB, bounds of 90% intervals from " in first
+    assert "internet in MB, bounds of 90% intervals for the first 1 step from " in first
     assert limit.startswith("threshold: 1 cell of 3 forecast above it; least headroom: -")
     assert limit.endswith("; no probabilities, as not all steps have bounds")
     assert made == f"{tmp_path / 'plan.csv'}: busy hour and highest forecast of each cell"
