@@ -63,7 +63,6 @@ def computed() -> Iterator[tuple[str, str]]:
         if name in ("default", "peers"):
             of_mean, most = against_best(columns)
             yield from ((f"{name}.best", f"{of_mean}"), (f"{name}.worst", f"{most:.1f}"))
-    yield "default.new_trees", f"{len([*RESULTS.glob('default/who_wins*.tar.xz')])}"
     yield from _seeds(columns_of(of_page("default", "seeds*")))
     yield from _milan()
     above = above_its_experts()
