@@ -98,8 +98,8 @@ class Bounds:
         sizes, factor = values.abs(), torch.ones_like(values)
         for level in (1.5 * 2**i for i in range(20)):
             raised = self._mostly(sizes >= level * usual)
-            if not raised.any():
-                break  # Nor are they at any higher level.
+            if not (torch.jit.is_tracing() or raised.any()):  # A graph needs all levels.
+                break
             factor = torch.where(raised, level, factor)
         zero = sizes == 0
         gone = zero & self._mostly(zero)

@@ -86,17 +86,24 @@ def test_a_graph_has_the_trees_of_the_model(tmp_path):
     check_graph("fedtrees", settings, town(days=26, gaps=False), tmp_path)
 
 
-def check_graph(method, settings, cube, tmp_path):
-    """Export a fitted model; compare the graph with it."""
+def test_a_graph_believes_a_moved_level_as_the_model_does(tmp_path):
+    moved = (cube := town(days=26, gaps=False)).copy(deep=True)
+    moved["internet"][-240:, 1] *= 40.0
+    check_graph("fedlean", {"rounds": 2}, cube, tmp_path, moved)
+
+
+def check_graph(method, settings, cube, tmp_path, history=None):
+    """Export a fitted model; compare the graph with it, on its own data or a later history."""
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
     fitted = Forecaster(method, split=SPLIT, horizon=6, **settings).fit(cube)
     # In service, the last state of a model forecasts, from whatever history.
     forecaster = Forecaster.load(fitted.save(tmp_path))
     model, out = forecaster.model_, tmp_path / "model.onnx"
-    n_steps = min(fewest_steps(model), cube.sizes["time"])
+    n_steps = min(fewest_steps(model), cube.sizes["time"]) if history is None else 24 * 16
     assert export_onnx(model, out, n_steps) == n_steps
-    series = forecaster.read(cube.isel(time=slice(-n_steps, None)))
+    later = cube if history is None else history
+    series = forecaster.read(later.isel(time=slice(-n_steps, None)))
     graph = runtime.InferenceSession(out)
     found = graph.run(None, graph_inputs(model, series, n_steps))
     expected = [forecaster.predict(series), *(forecaster.predict_interval(series) or ())]
