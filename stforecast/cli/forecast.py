@@ -241,12 +241,11 @@ class Asked(NamedTuple):
 
 def _check_asked(cube: Path, asked: Asked, settings: Mapping[str, Any], method: str) -> None:
     """Refuse limits, thresholds, groups and paths that do not suit the data, before training."""
-    import numpy as np
     import pandas as pd
 
     from data_prep.cube import open_cube
-    from stforecast.data.scaling import Limits
     from stforecast.data.series import as_series
+    from stforecast.forecasting.config import DataOptions
     from stforecast.forecasting.groups import read_groups
     from stforecast.forecasting.paths import check_number
     from stforecast.forecasting.planning import cell_limits
@@ -261,13 +260,12 @@ def _check_asked(cube: Path, asked: Asked, settings: Mapping[str, Any], method: 
     series = as_series(cube, settings["service"])
     if asked.groups is not None:
         read_groups(asked.groups, series)
-    if lower is None:
-        lower = -np.inf if (series.values < 0).any() else 0.0
-    limits = Limits(lower, np.inf if upper is None else upper)
+    limits = DataOptions(lower_limit=lower, upper_limit=upper)
+    lowest, highest = limits.limits(non_negative=not (series.values < 0).any())
     if asked.limit is not None:
         cells = pd.DataFrame(columns=series.cells)
         cells.attrs = {"service": series.service, "units": series.units}
-        cell_limits(asked.limit, cells, (limits.lower, limits.upper))
+        cell_limits(asked.limit, cells, (lowest, highest))
 
 
 def _look_ahead(
