@@ -546,7 +546,7 @@ class Evaluation:
         return float(1 - errors / spread) if spread else float("nan")
 
 
-class Work(NamedTuple):
+class ShardWork(NamedTuple):
     """What is computed of a shard, here or in another process.
 
     Attributes:
@@ -562,11 +562,11 @@ class Work(NamedTuple):
     forecasts: bool
 
 
-Done = tuple[list[Found], Iterable[tuple[int, dict[str, np.ndarray]]]]
+ShardResult = tuple[list[Found], Iterable[tuple[int, dict[str, np.ndarray]]]]
 """What is kept of a shard for each model; the first cell and `forecast_values` of its blocks."""
 
 
-def do(work: Work) -> Done:
+def evaluate_shard(work: ShardWork) -> ShardResult:
     """Evaluate a shard; forecasts are converted as they are read."""
     models = list(dict.fromkeys(work.parts.values()))
     chosen = work.parts.get(work.select, models[-1])
@@ -576,9 +576,9 @@ def do(work: Work) -> Done:
     return found, ((some.start, forecast_values(shards, work.select, some)) for some in blocks)
 
 
-def do_all(work: Work) -> Done:
+def evaluate_whole_shard(work: ShardWork) -> ShardResult:
     """Evaluate a shard and convert its forecasts."""
-    found, blocks = do(work)
+    found, blocks = evaluate_shard(work)
     return found, list(blocks)
 
 
@@ -657,18 +657,18 @@ def forecast_blocks(
     models = list(dict.fromkeys(evaluations.values()))
     chosen = evaluations.get(select, models[-1])
 
-    def work_on(some: slice) -> Work:
+    def work_on(some: slice) -> ShardWork:
         data = None if chosen.is_one else chosen.data.of_cells(some)
         parts = {model: model.part(some, data) for model in models}
         by_name = {name: parts[model] for name, model in evaluations.items()}
-        return Work(by_name, select, errors, forecasts)
+        return ShardWork(by_name, select, errors, forecasts)
 
     work, kept = map(work_on, chosen.shards), dict[Evaluation, list[Found]]()
-    done: Iterator[Done] = map(do, work)
+    done: Iterator[ShardResult] = map(evaluate_shard, work)
     if (run := chosen.run) and run.engine == RAY and not chosen.is_one:
         from stforecast.bench.ray_actors import map_tensors  # Importing it takes a while.
 
-        done = map_tensors(do_all, work, run.actors, run.workers or 1)
+        done = map_tensors(evaluate_whole_shard, work, run.actors, run.workers or 1)
     for some in noting(chosen.shards, "evaluating"):
         found, blocks = next(done)
         yield from ((some.start + first, values) for first, values in blocks)

@@ -200,7 +200,7 @@ def test_shards_are_evaluated_by_tasks_with_the_same_files(
 ):
     monkeypatch.setattr(evaluate, "SHARD", 1)
     settings = {**short, "refit": "once", "intervals": "normalised", "workers": 1}
-    tried, here, do = tmp_path / "tried", os.getpid(), evaluate.do_all
+    tried, here, do = tmp_path / "tried", os.getpid(), evaluate.evaluate_whole_shard
 
     def fragile(work):
         """Its worker is killed with the first shard."""
@@ -211,7 +211,7 @@ def test_shards_are_evaluated_by_tasks_with_the_same_files(
             os.kill(os.getpid(), signal.SIGKILL)
         return do(work)
 
-    monkeypatch.setattr(evaluate, "do_all", fragile)
+    monkeypatch.setattr(evaluate, "evaluate_whole_shard", fragile)
     run("fedlean", town, tmp_path / "alone", settings)
     run("fedlean", town, tmp_path / "spread", {**settings, "engine": "ray", "actors": 2})
     for name in ("metrics.csv", "model/state.safetensors", "forecasts.nc"):
@@ -225,7 +225,7 @@ def test_an_error_in_a_shard_is_that_of_one_process(ray, town, short, monkeypatc
         raise InputError("this shard is odd")
 
     monkeypatch.setattr(evaluate, "SHARD", 1)
-    monkeypatch.setattr(evaluate, "do_all", odd)
+    monkeypatch.setattr(evaluate, "evaluate_whole_shard", odd)
     forecaster = Forecaster("fedavg", **short, engine="ray", actors=2).fit(town)
     with pytest.raises(InputError, match=r"^this shard is odd"):
         forecaster.evaluate()

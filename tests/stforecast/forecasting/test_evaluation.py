@@ -151,7 +151,7 @@ def test_files_written_for_a_few_cells_at_a_time_are_those_of_all(
     assert firsts == [0, 1, 2]
 
 
-def elsewhere(work, do=evaluate.do):
+def elsewhere(work, do=evaluate.evaluate_shard):
     """Do work as another process does, which receives and returns copies."""
     work = pickle.loads(pickle.dumps(work))
     assert {part.whole for part in work.parts.values()} == {None}
@@ -192,7 +192,7 @@ def test_a_run_by_shards_of_cells_writes_the_files_of_a_run_of_all(
     whole = written("whole")
     monkeypatch.setattr(evaluate, "SHARD", 2)
     if sent:
-        monkeypatch.setattr(evaluate, "do", elsewhere)
+        monkeypatch.setattr(evaluate, "evaluate_shard", elsewhere)
     monkeypatch.setattr("stforecast.federated.engine.trainer.IN_FILES", 0)
     monkeypatch.setattr(evaluate, "Shard", lambda of: made.append(of.some) or shard(of))
     of_shards = written("shards")
