@@ -47,14 +47,14 @@ def pack(kind: Kind[R], runs: Sequence[R], out: Path, probe: str) -> None:
                     about[PROBE] = probe
                 write_json(kept / ABOUT, about)
             for path in sorted(kept.iterdir()):
-                archive.add(
-                    path,
-                    f"{place}/{path.name}",
-                    # The same runs give the same archive, whoever packs them.
-                    filter=lambda m: m.replace(
-                        mtime=0, uid=0, gid=0, uname="", gname="", deep=False
-                    ),
-                )
+                archive.add(path, f"{place}/{path.name}", filter=_nameless)
+
+
+def _nameless(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Return a member without owner and time, so that the same runs give the same archive."""
+    member.mtime = member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member
 
 
 def unpack(out: Path) -> None:
