@@ -130,7 +130,7 @@ class Registry(Mapping[str, T]):
 
 
 @lru_cache(maxsize=1)
-def _entry_points(path: tuple[str, ...]) -> Any:  # Its class is that of Python's version.
+def _entry_points(path: tuple[str, ...]) -> Any:  # Their class depends on the Python.
     """Return the entry points of all packages in a path for imports, which take long to read."""
     from importlib.metadata import entry_points  # slow to import
 

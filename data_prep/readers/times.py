@@ -388,7 +388,7 @@ def _to_even(gaps: np.ndarray, uneven: np.ndarray, length: pd.Timedelta) -> tupl
     """Return advice on gaps between times if some are no multiple of a usual length."""
     rest = gaps[uneven] % length.to_timedelta64()
     off = np.minimum(rest, length.to_timedelta64() - rest).max()
-    is_close = off <= 0.1 * length  # So late or early may times be, as those of a poll.
+    is_close = off <= 0.1 * length  # Polls may be that late or early.
     step = length if len(uneven) <= len(gaps) / 4 else longer_step(gaps, length)
     seconds = (1, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800)
     usual = [pd.Timedelta(seconds=n) for n in (*seconds, *(3600 * h for h in (1, 2, 3, 6, 12, 24)))]

@@ -1,8 +1,8 @@
 """The total over the nodes of a federation: what all their cells together will carry.
 
-At the end of a run, nodes whose owners share totals add up the forecasts that follow their data,
-with the distances to their bounds, and those of the test part with its readings. The server learns
-only the secure sums over three nodes or more. Bounds of the total follow from them as in one
+At the end of a run, nodes whose owners share totals add up their forecasts and the distances to
+their bounds: in the test part, with its readings, and after their data. The server learns only the
+secure sums over three nodes or more. Bounds of the total follow from them as in one
 process, see `stforecast.forecasting.groups`.
 """
 

@@ -34,8 +34,8 @@ from stforecast.forecasting.planning import ANY, Threshold, cell_limits
 class Sleep:
     """What is wanted of a carrier that sleeps, and its power in watts.
 
-    The power is by default that of a macro cell, Table 2 of the paper: 130 W, 4.7 × 20 W more at
-    full output, and 75 W asleep.
+    By default, a macro cell takes 130 W, 4.7 × 20 W more at full output, and 75 W asleep (Table 2
+    of the paper).
 
     Attributes:
         below: limit of a sleeping carrier's own load, in the data's units.

@@ -1,4 +1,4 @@
-"""Sums of forecasts beside forecasts of a library that reconciles them."""
+"""Sums of forecasts, compared with a library that reconciles them."""
 
 import json
 import sys

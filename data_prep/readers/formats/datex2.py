@@ -56,7 +56,7 @@ class _Publication(Values):
         if self.within:
             self.within -= 1
         elif tag in ("measurementTimeDefault", "timeValue") and not self.time:
-            self.time = self.text  # The elements are those of versions 2 and 3.
+            self.time = self.text  # Versions 2 and 3 name it so.
         elif tag == "dataError":
             self.wrong = self.text.lower() in ("true", "1")
             if self.wrong and self.of_site and self.of_site[-1][0] == self.index:
