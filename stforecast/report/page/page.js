@@ -266,6 +266,7 @@ async function start() {
   sortTables();
   showMore();
   const sections = [...document.querySelectorAll("section.task")];
+  if (!sections.length) return themeSwitch(() => {});
   const shown = new Map();
   themeSwitch(() => shown.forEach((section) => section.redraw()));
   const library = document.createElement("script");
