@@ -266,9 +266,9 @@ async function start() {
   sortTables();
   showMore();
   const sections = [...document.querySelectorAll("section.task")];
-  if (!sections.length) return themeSwitch(() => {});
   const shown = new Map();
   themeSwitch(() => shown.forEach((section) => section.redraw()));
+  if (!sections.length) return forPrint(shown, () => {});
   const library = document.createElement("script");
   library.textContent = await unpackText("plotly");
   document.head.append(library);
