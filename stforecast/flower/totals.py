@@ -67,6 +67,9 @@ def part_of_node(place: Place, masker: Masker, message: Message) -> Message:
     reach = [(bound - forecast).abs().mask(np.isinf(bound)) for bound in interval]
     coming = [table.sum(axis=1) for table in (forecast, *reach, forecast.notna())]
     common = tested.sel(time=slice(message.about["first"], message.about["last"]))
+    # A cell counts in all windows or in none: two windows must not differ by its reading.
+    bounded = abs(common["upper"] - common["lower"] + common["y_hat"]) < np.inf
+    common = common.where((bounded | common["y"].isnull()).all(("time", "horizon")))
     sums = added(common, Groups.of_columns({}, series.cells))[:, 0]
     values = {TESTED: torch.from_numpy(sums), COMING: torch.tensor(np.array(coming, dtype=float))}
     return masker.hide(message, values, {})

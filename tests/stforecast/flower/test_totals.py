@@ -10,6 +10,7 @@ from data_prep.base.errors import InputError
 from data_prep.cube import open_cube, write_cube
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import Message, Rejected
+from stforecast.federated.nodes.node_sums import NodeSums
 from stforecast.federated.uploads.masking import SecureSums
 from stforecast.flower.server_app import serve
 from stforecast.flower.settings import RunSettings
@@ -184,3 +185,34 @@ def test_a_run_without_totals_is_asked_for_none(federation, tmp_path):
     run, link, _ = federation()
     assert "totals" not in serve(link, run)
     assert not any(message.about.get("task") == "span" for message in link.sent)
+
+
+@pytest.fixture
+def learned(monkeypatch):
+    """All sums that the server unmasks, in their order."""
+    found, sum_over = [], NodeSums.sum_over
+
+    def recorded(self, *args, **settings):
+        answer = sum_over(self, *args, **settings)
+        found.append(answer[1])
+        return answer
+
+    monkeypatch.setattr(NodeSums, "sum_over", recorded)
+    return found
+
+
+def test_readings_of_a_step_are_in_the_sums_of_all_its_windows_or_of_none(city, learned, tmp_path):
+    """A cell with a bound at some steps ahead only would be the difference of two windows."""
+    run, link, _ = city()
+    with open_cube(link.configs[1]["data"]) as part:
+        changed = part.load()
+    n = changed.sizes["time"]
+    changed["internet"][n // 2 + 9 : n * 7 // 10 + 3, 1] = np.nan
+    write_cube(changed, link.configs[1]["data"])
+    serve(link, run)
+    tested = Forecaster.load(tmp_path / "q.federation" / f"run-{TOKEN}").tested()
+    bounded = np.isfinite(tested["upper"].isel(cell=1)).any("time")
+    assert 0 < int(bounded.sum()) < bounded.size
+    readings = learned[-1]["tested"][0].numpy()
+    for ahead in range(1, readings.shape[1]):
+        np.testing.assert_allclose(readings[ahead:, 0], readings[:-ahead, ahead], rtol=0, atol=1e-6)
