@@ -30,7 +30,7 @@ from stforecast.forecasting.runs import resume, run
 def ray():
     ray = pytest.importorskip("ray", reason="needs the extra ray: pip install 'stforecast[ray]'")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield ray
     ray.shutdown()
 
