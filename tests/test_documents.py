@@ -141,6 +141,12 @@ NOT_RUN = {
     "docs/images.md": {
         "stforecast vision predict": "test_new_images_are_predicted_as_the_page_says does",
     },
+    "docs/long-runs.md": {
+        "export RAY_AUTH_MODE": "of a cluster; test_ray_cluster.py starts one of two nodes",
+        "ray start": "of that cluster",
+        "RAY_ADDRESS=": "of that cluster",
+        "ray stop": "of that cluster",
+    },
     "docs/nwdaf.md": {
         "stforecast federate check": "of the demo's node; test_own_model.py checks one",
     },

@@ -39,9 +39,9 @@ PHASES: dict[str, Sequence[str]] = {
     "rounds": ("trained_method.Federation.run_round",),
     "corrections": ("trained_method.Trainer.ready",),
     "validation": ("trained_method.Trainer.score",),
-    "forecasts": ("evaluate.Shard._forecasts",),
-    "errors": ("evaluate.Shard._errors", "evaluate.Shard._interval_errors"),
-    "bounds": ("evaluate.Shard._widened",),
+    "forecasts": ("evaluate.Evaluation._forecasts",),
+    "errors": ("evaluate.Evaluation._errors", "evaluate.Evaluation._interval_errors"),
+    "bounds": ("evaluate.Evaluation._widened",),
     "tables": ("runs.UnfinishedForecastRun.write_results",),
 }
 """Functions of `stforecast.forecasting` of each phase; of nested ones, only the inner counts."""

@@ -36,7 +36,9 @@ def cluster(n_cpus: int | None = None) -> Iterator[Any]:
     ours = not ray.is_initialized()
     if ours:
         where: dict[str, Any] = (
-            {} if "RAY_ADDRESS" in os.environ else {"num_cpus": n_cpus, "include_dashboard": False}
+            {}
+            if "RAY_ADDRESS" in os.environ
+            else {"address": "local", "num_cpus": n_cpus, "include_dashboard": False}
         )
         # Tasks and actors have one core each; Ray sets OMP_NUM_THREADS itself.
         where["runtime_env"] = {"env_vars": {"POLARS_MAX_THREADS": "1"}}

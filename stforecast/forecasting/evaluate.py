@@ -31,8 +31,11 @@ from stforecast.data.dates import DAY, WEEK, divides_a_day
 from stforecast.data.prepared import PreparedSeries, Targets
 from stforecast.data.series import Series
 from stforecast.data.splits import Split
+from stforecast.federated.core.state import State
+from stforecast.federated.runs.unfinished_run import Checkpointer
 from stforecast.forecasting.config import Config, RunOptions
 from stforecast.forecasting.history import warn_of_far_bounds
+from stforecast.forecasting.kept_shards import Found, KeptShards, NamedSums
 from stforecast.forecasting.model import FittedModel
 from stforecast.forecasting.rolling import Rolling
 from stforecast.forecasting.trained_method import TrainedMethod
@@ -46,7 +49,7 @@ from stforecast.intervals.calibration import (
 )
 from stforecast.intervals.radii import ErrorScale, fitted
 from stforecast.metrics import INTERVAL_METRICS, METRICS
-from stforecast.metrics.metric import Scale, Sums, joined_sums
+from stforecast.metrics.metric import Scale, joined_sums
 from stforecast.metrics.point import ROWS, error_sums, interval_sums, tabulated
 
 log = logging.getLogger(__name__)
@@ -137,9 +140,6 @@ FAR_OFF, FEWEST_OUTSIDE = 1.5, 10
 By = Literal["cell", "client"]
 """Whose errors a table has, beside those of all together."""
 
-NamedSums = tuple[dict[str, Sums], dict[str, str]]
-"""Sums of metrics, and the names of these in tables."""
-
 
 def shards_of(n_cells: int) -> list[slice]:
     """Return the shards of so many cells.
@@ -158,185 +158,13 @@ def blocks_of(n_cells: int, size: int) -> list[slice]:
     return [slice(i, min(i + size, n_cells)) for i in range(0, n_cells, size)]
 
 
-class Found(NamedTuple):
-    """What is kept of a shard.
-
-    Attributes:
-        seconds: seconds that the forecasts of its test part took.
-        calibration: what calibrates the window after the test part; None without intervals.
-        extremes: `(2, cells)` lowest and highest bound of each cell, in the data's units.
-        sums: sums of errors by split; empty if they were not asked for.
-    """
-
-    seconds: float
-    calibration: Calibration | None
-    extremes: np.ndarray
-    sums: dict[str, list[NamedSums]]
-
-
-@dataclass(frozen=True, eq=False)
-class Shard:
-    """Forecasts and bounds of all cells of an evaluation, each computed once.
-
-    The intervals of a model that is not calibrated are calibrated on the validation part.
-    """
-
-    evaluation: Evaluation
-
-    @property
-    def data(self) -> PreparedSeries:
-        """The series of its cells."""
-        return self.evaluation.data
-
-    @property
-    def config(self) -> Config:
-        """Settings of the model."""
-        return self.evaluation.config
-
-    @cached_property
-    def _limits(self) -> tuple[np.ndarray, np.ndarray]:
-        return self.evaluation.model.limits.scores(self.data.scaler, len(self.data.series.cells))
-
-    @cached_property
-    def validation(self) -> Forecasts:
-        """Forecasts of the validation part."""
-        return self._forecasts(self.data.split.validation, self.data.validation_targets)
-
-    @cached_property
-    def known(self) -> Forecasts:
-        """Forecasts of the validation part whose targets precede the test part."""
-        data = self.data
-        if len(data.calibration) == len(data.split.validation):
-            return self.validation
-        return self._forecasts(data.calibration, data.targets(data.calibration))
-
-    @cached_property
-    def _timed_test(self) -> tuple[Forecasts, float]:
-        begin = time.perf_counter()
-        forecasts = self._forecasts(self.data.split.test, self.data.test_targets)
-        return forecasts, time.perf_counter() - begin
-
-    @property
-    def test(self) -> Forecasts:
-        """Forecasts of the test part."""
-        return self._timed_test[0]
-
-    def _forecasts(self, starts: np.ndarray, targets: Targets) -> Forecasts:
-        data, predictor = self.data, self.evaluation.model.predictor
-        bands = raw_bands(predictor, data.z, starts, data.calendar, self.config.coverages)
-        return Forecasts(starts, bands, *targets)
-
-    @cached_property
-    def calibrated(self) -> tuple[Bands, dict[float, Calibration]]:
-        """The bands of the test part, and what calibrates the window after it, by coverage."""
-        bands, after = self._widened()
-        if bands is self.test.bands:
-            bands = bands.map(np.copy)
-        include_constant(bands, self.data.z[: self.test.starts.min()])
-        clip(bands, *self._limits)
-        return bands, after
-
-    def _widened(self) -> tuple[Bands, dict[float, Calibration]]:
-        data, test, coverage = self.data, self.test, self.config.coverage
-        if (known := self.evaluation.model.calibration) is not None:
-            widest = Bands(test.bands.centre, {coverage: test.bands.bounds[coverage]})
-            bands = known.calibrated(widest, data.z, test.starts, data.calendar)
-            return bands, {coverage: known}
-        if (options := self.config.interval).intervals == "none":
-            shape = (len(test.y), test.y.shape[2], 2)
-            as_it_is = Calibration(np.zeros(shape), np.full(shape, np.inf))
-            return test.bands, dict.fromkeys(test.bands.bounds, as_it_is)
-        return calibrate(data, self.known, test, options, self.evaluation.error_scale)
-
-    def found(self, *, errors: bool, is_chosen: bool) -> Found:
-        """Compute what is kept of it, and drop what is not read again.
-
-        That is the validation part, and the bounds of a selection that is not the chosen one.
-        """
-        split, calibration, extremes = self.data.split, None, np.empty((2, 0))
-        sums = dict[str, list[NamedSums]]()
-        has_bounds = self.config.has_intervals and len(split.test) > 0
-        if errors and len(split.validation):
-            sums["validation"] = self._errors(self.validation)
-        if errors and len(split.test):
-            intervals = self._interval_errors() if has_bounds else []
-            sums["test"] = [*self._errors(self.test), *intervals]
-        if has_bounds and (errors or is_chosen):
-            bands, after = self.calibrated
-            calibration = after[self.config.coverage]
-            lower, upper = bands.bounds[self.config.coverage]
-            ends = lower.min(axis=(1, 2), keepdims=True), upper.max(axis=(1, 2), keepdims=True)
-            extremes = np.stack([self.raw(end, slice(None))[:, 0, 0] for end in ends])
-        seconds = self._timed_test[1] if len(split.test) else 0.0
-        if errors:
-            for name in ("validation", "known", *(() if is_chosen else ("calibrated",))):
-                self.__dict__.pop(name, None)
-        return Found(seconds, calibration, extremes, sums)
-
-    def test_forecasts(self, some: slice) -> dict[str, np.ndarray]:
-        """Return `y_hat` and bounds of some of its cells in the test part, in the data's units.
-
-        Each is `(cells, windows, horizon)`. `lower` and `upper` are the bounds of the widest
-        interval; `lower_50` and `upper_50` cover half.
-        """
-        values = dict[str, np.ndarray]()
-        bounds = self.calibrated[0].bounds if self.config.has_intervals else {}
-        for coverage, (lower, upper) in bounds.items():
-            which = "" if coverage == self.config.coverage else f"_{100 * coverage:g}"
-            values |= {f"lower{which}": lower, f"upper{which}": upper}
-        found = {name: self.raw(bound[some], some) for name, bound in values.items()}
-        return {"y_hat": self.forecast(some), **found}
-
-    def forecast(self, some: slice) -> np.ndarray:
-        """Return `y_hat` of `test_forecasts` alone."""
-        return self.raw(self.test.bands.centre[some], some)
-
-    def raw(self, values: np.ndarray, some: slice) -> np.ndarray:
-        """Convert z-scores `(cells, windows, horizon)` of some of its cells to the data's units.
-
-        A target or bound at a limit is exactly that, whatever the rounding of its z-score.
-        """
-        found = self.data.scaler.of_cells(some).inverse(values, cell_axis=0)
-        for limit, score in zip(self.evaluation.model.limits, self._limits, strict=True):
-            found = np.where(values == score[some].astype(values.dtype), limit, found)
-        return found
-
-    def _errors(self, forecasts: Forecasts) -> list[NamedSums]:
-        """Return the sums of errors of z-scores, and of those in the data's units."""
-        of_scores = [name for name, metric in METRICS.items() if not metric.relative]
-        scaled, raw = [], []
-        for some in blocks_of(len(forecasts.y), SUMMED):
-            y_hat, y = forecasts.bands.centre[some], forecasts.y[some]
-            mask, scale = forecasts.mask[some], self.evaluation.scale
-            scale = scale and scale.of_cells(some)
-            scaled.append(error_sums(y_hat, y, mask, of_scores))
-            y_hat, y = self.raw(y_hat, some), self.raw(y, some)
-            raw.append(error_sums(y_hat, y, mask, scale=scale))
-        return [
-            (joined_sums(scaled), {}),
-            (joined_sums(raw), {n: m.raw_name for n, m in METRICS.items()}),
-        ]
-
-    def _interval_errors(self) -> list[NamedSums]:
-        bands, _ = self.calibrated
-        test, scaled, raw = self.test, [], []
-        for some in blocks_of(len(test.y), SUMMED):
-            own, y, mask = bands.of_cells(some), test.y[some], test.mask[some]
-            scale = self.evaluation.scale and self.evaluation.scale.of_cells(some)
-            scaled.append(interval_sums(own, y, mask, self.config.coverage))
-            own = own.map(partial(self.raw, some=some))
-            raw.append(interval_sums(own, self.raw(y, some), mask, self.config.coverage, scale))
-        names = {n: m.raw_name for n, m in INTERVAL_METRICS.items()}
-        known, further = joined_sums(scaled), joined_sums(raw)
-        further = {n: sums for n, sums in further.items() if names[n] not in known}
-        return [(known, {}), (further, names)]
-
-
 @dataclass(eq=False)
 class Evaluation:
-    """Forecasts of the validation and the test part by one model, shard by shard.
+    """Forecasts and bounds of the validation and the test part by one model.
 
-    A single shard keeps its forecasts. Several keep only errors and calibration, once computed.
+    Each is computed once. Of many cells, each shard has an evaluation of its own, a `part`; of the
+    whole, only errors and calibration are kept. The intervals of a model that is not calibrated
+    are calibrated on the validation part.
 
     Attributes:
         model: the model.
@@ -375,11 +203,6 @@ class Evaluation:
         """Whether there is one shard."""
         return len(self.shards) == 1
 
-    @cached_property
-    def shard(self) -> Shard:
-        """Forecasts and bounds of all its cells."""
-        return Shard(self)
-
     def part(self, some: slice, data: PreparedSeries | None = None) -> Evaluation:
         """Return the evaluation of some cells, if each is a client; `data` are theirs."""
         if self.is_one:
@@ -401,6 +224,13 @@ class Evaluation:
         if self.whole:
             _ = self.scale, self.season, self.error_scale  # They are cached, so in `vars`.
         return {**vars(self), "whole": None}
+
+    @property
+    def states(self) -> list[State]:
+        """States of its trained models, refits included."""
+        predictor = self.model.predictor
+        models = predictor.models if isinstance(predictor, Rolling) else [predictor]
+        return [model.snapshot for model in models if isinstance(model, TrainedMethod)]
 
     def release(self) -> None:
         """Take what the model holds in files out of the memory, until it is read again."""
@@ -432,7 +262,7 @@ class Evaluation:
         if self.is_one or calibrated or self.config.interval.intervals != "normalised":
             return None
         part = self.part(fitted(len(self.data.series.cells)))
-        return fit_scale(part.data, part.shard.known)
+        return fit_scale(part.data, part.known)
 
     @property
     def seconds(self) -> float:
@@ -447,6 +277,131 @@ class Evaluation:
             _run_through({"": self}, errors=False)
         assert self.after is not None
         return self.after
+
+    @cached_property
+    def _limits(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.model.limits.scores(self.data.scaler, len(self.data.series.cells))
+
+    @cached_property
+    def validation(self) -> Forecasts:
+        """Forecasts of the validation part."""
+        return self._forecasts(self.data.split.validation, self.data.validation_targets)
+
+    @cached_property
+    def known(self) -> Forecasts:
+        """Forecasts of the validation part whose targets precede the test part."""
+        data = self.data
+        if len(data.calibration) == len(data.split.validation):
+            return self.validation
+        return self._forecasts(data.calibration, data.targets(data.calibration))
+
+    @cached_property
+    def _timed_test(self) -> tuple[Forecasts, float]:
+        begin = time.perf_counter()
+        forecasts = self._forecasts(self.data.split.test, self.data.test_targets)
+        return forecasts, time.perf_counter() - begin
+
+    @property
+    def test(self) -> Forecasts:
+        """Forecasts of the test part."""
+        return self._timed_test[0]
+
+    def _forecasts(self, starts: np.ndarray, targets: Targets) -> Forecasts:
+        data, predictor = self.data, self.model.predictor
+        bands = raw_bands(predictor, data.z, starts, data.calendar, self.config.coverages)
+        return Forecasts(starts, bands, *targets)
+
+    @cached_property
+    def calibrated(self) -> tuple[Bands, dict[float, Calibration]]:
+        """The bands of the test part, and what calibrates the window after it, by coverage."""
+        bands, after = self._widened()
+        if bands is self.test.bands:
+            bands = bands.map(np.copy)
+        include_constant(bands, self.data.z[: self.test.starts.min()])
+        clip(bands, *self._limits)
+        return bands, after
+
+    def _widened(self) -> tuple[Bands, dict[float, Calibration]]:
+        data, test, coverage = self.data, self.test, self.config.coverage
+        if (known := self.model.calibration) is not None:
+            widest = Bands(test.bands.centre, {coverage: test.bands.bounds[coverage]})
+            bands = known.calibrated(widest, data.z, test.starts, data.calendar)
+            return bands, {coverage: known}
+        if (options := self.config.interval).intervals == "none":
+            shape = (len(test.y), test.y.shape[2], 2)
+            as_it_is = Calibration(np.zeros(shape), np.full(shape, np.inf))
+            return test.bands, dict.fromkeys(test.bands.bounds, as_it_is)
+        return calibrate(data, self.known, test, options, self.error_scale)
+
+    def found(self, *, errors: bool, forecasts: bool, is_chosen: bool) -> Found:
+        """Compute what is asked for, and drop what is not read again.
+
+        That is the validation part, and the bounds of a selection that is not the chosen one.
+        """
+        split, calibration, extremes = self.data.split, None, np.empty((2, 0))
+        sums = dict[str, list[NamedSums]]()
+        has_bounds = self.config.has_intervals and len(split.test) > 0
+        if errors and len(split.validation):
+            sums["validation"] = self._errors(self.validation)
+        if errors and len(split.test):
+            intervals = self._interval_errors() if has_bounds else []
+            sums["test"] = [*self._errors(self.test), *intervals]
+        if has_bounds and (errors or is_chosen):
+            bands, after = self.calibrated
+            calibration = after[self.config.coverage]
+            lower, upper = bands.bounds[self.config.coverage]
+            ends = lower.min(axis=(1, 2), keepdims=True), upper.max(axis=(1, 2), keepdims=True)
+            extremes = np.stack([self.raw(end, slice(None))[:, 0, 0] for end in ends])
+        seconds = self._timed_test[1] if len(split.test) else 0.0
+        forecast = None
+        if forecasts:
+            has_bounds = is_chosen and self.config.has_intervals
+            bounds = self.calibrated[0].bounds if has_bounds else {}
+            forecast = Bands(self.test.bands.centre, bounds)
+        if errors:
+            for name in ("validation", "known", *(() if is_chosen else ("calibrated",))):
+                self.__dict__.pop(name, None)
+        return Found(seconds, calibration, extremes, sums, forecast)
+
+    def raw(self, values: np.ndarray, some: slice) -> np.ndarray:
+        """Convert z-scores `(cells, windows, horizon)` of some of its cells to the data's units.
+
+        A target or bound at a limit is exactly that, whatever the rounding of its z-score.
+        """
+        found = self.data.scaler.of_cells(some).inverse(values, cell_axis=0)
+        for limit, score in zip(self.model.limits, self._limits, strict=True):
+            found = np.where(values == score[some].astype(values.dtype), limit, found)
+        return found
+
+    def _errors(self, forecasts: Forecasts) -> list[NamedSums]:
+        """Return the sums of errors of z-scores, and of those in the data's units."""
+        of_scores = [name for name, metric in METRICS.items() if not metric.relative]
+        scaled, raw = [], []
+        for some in blocks_of(len(forecasts.y), SUMMED):
+            y_hat, y = forecasts.bands.centre[some], forecasts.y[some]
+            mask, scale = forecasts.mask[some], self.scale
+            scale = scale and scale.of_cells(some)
+            scaled.append(error_sums(y_hat, y, mask, of_scores))
+            y_hat, y = self.raw(y_hat, some), self.raw(y, some)
+            raw.append(error_sums(y_hat, y, mask, scale=scale))
+        return [
+            (joined_sums(scaled), {}),
+            (joined_sums(raw), {n: m.raw_name for n, m in METRICS.items()}),
+        ]
+
+    def _interval_errors(self) -> list[NamedSums]:
+        bands, _ = self.calibrated
+        test, scaled, raw = self.test, [], []
+        for some in blocks_of(len(test.y), SUMMED):
+            own, y, mask = bands.of_cells(some), test.y[some], test.mask[some]
+            scale = self.scale and self.scale.of_cells(some)
+            scaled.append(interval_sums(own, y, mask, self.config.coverage))
+            own = own.map(partial(self.raw, some=some))
+            raw.append(interval_sums(own, self.raw(y, some), mask, self.config.coverage, scale))
+        names = {n: m.raw_name for n, m in INTERVAL_METRICS.items()}
+        known, further = joined_sums(scaled), joined_sums(raw)
+        further = {n: sums for n, sums in further.items() if names[n] not in known}
+        return [(known, {}), (further, names)]
 
     def keep(self, parts: Sequence[Found], *, is_chosen: bool) -> None:
         """Join what is kept of the shards, and warn of it."""
@@ -537,7 +492,7 @@ class Evaluation:
         """
         errors = spread = 0.0
         for some in self.shards:
-            test = self.part(some).shard.test
+            test = self.part(some).test
             y, seen = test.y, test.mask
             seen_of_cell = np.maximum(seen.sum(axis=(1, 2), keepdims=True), 1)
             mean = np.where(seen, y, 0.0).sum(axis=(1, 2), keepdims=True) / seen_of_cell
@@ -547,7 +502,7 @@ class Evaluation:
 
 
 class ShardWork(NamedTuple):
-    """What is computed of a shard, here or in another process.
+    """What is to be computed of a shard, here or in another process.
 
     Attributes:
         parts: the evaluation of its cells by the model of each selection.
@@ -562,24 +517,12 @@ class ShardWork(NamedTuple):
     forecasts: bool
 
 
-ShardResult = tuple[list[Found], Iterable[tuple[int, dict[str, np.ndarray]]]]
-"""What is kept of a shard for each model; the first cell and `forecast_values` of its blocks."""
-
-
-def evaluate_shard(work: ShardWork) -> ShardResult:
-    """Evaluate a shard; forecasts are converted as they are read."""
+def evaluate_shard(work: ShardWork) -> list[Found]:
+    """Evaluate a shard by each of its models."""
     models = list(dict.fromkeys(work.parts.values()))
     chosen = work.parts.get(work.select, models[-1])
-    shards = {name: part.shard for name, part in work.parts.items()}
-    found = [m.shard.found(errors=work.errors, is_chosen=m is chosen) for m in models]
-    blocks = blocks_of(len(chosen.data.series.cells), CELLS) if work.forecasts else []
-    return found, ((some.start, forecast_values(shards, work.select, some)) for some in blocks)
-
-
-def evaluate_whole_shard(work: ShardWork) -> ShardResult:
-    """Evaluate a shard and convert its forecasts."""
-    found, blocks = evaluate_shard(work)
-    return found, list(blocks)
+    asked = {"errors": work.errors, "forecasts": work.forecasts}
+    return [model.found(**asked, is_chosen=model is chosen) for model in models]
 
 
 def _run_through(evaluations: Mapping[str, Evaluation], *, errors: bool) -> None:
@@ -622,20 +565,28 @@ def error_tables(evaluations: Mapping[str, Evaluation], by: By = "cell") -> Iter
                 yield pd.concat(part, ignore_index=True).assign(**of)
 
 
-def forecast_values(shards: Mapping[str, Shard], select: str, some: slice) -> dict[str, np.ndarray]:
-    """Return the variables of `forecasts_dataset` by cell, window and step ahead.
+def forecast_values(
+    work: ShardWork, bands: Mapping[str, Bands], some: slice
+) -> dict[str, np.ndarray]:
+    """Return the variables of `forecasts_dataset` of some cells of a shard, in the data's units.
 
-    They are of some cells of a shard, which is given as evaluated by each selection.
+    Each is `(cells, windows, horizon)`. `lower` and `upper` are the bounds of the widest interval;
+    `lower_50` and `upper_50` cover half. `bands` are those of each selection.
     """
-    chosen = shards[select]
-    y, mask = chosen.data.test_targets
-    found = chosen.test_forecasts(some)
-    found["y"] = np.where(mask[some], chosen.raw(y[some], some), np.nan)
-    for selection, shard in shards.items():
-        if shard is not chosen:
-            found[_name_of(selection)] = shard.forecast(some)
-    if (naive := seasonal_forecast(chosen.data, some, chosen.evaluation.season)) is not None:
-        found["seasonal_naive"] = chosen.raw(naive, some)
+    chosen = work.parts[work.select]
+    config, data, raw = chosen.config, chosen.data, partial(chosen.raw, some=some)
+    y, mask = data.test_targets
+    own = bands[work.select].of_cells(some).map(raw)
+    found = {"y_hat": own.centre}
+    for coverage, (lower, upper) in own.bounds.items():
+        which = "" if coverage == config.coverage else f"_{100 * coverage:g}"
+        found |= {f"lower{which}": lower, f"upper{which}": upper}
+    found["y"] = np.where(mask[some], raw(y[some]), np.nan)
+    for selection, part in work.parts.items():
+        if part is not chosen:
+            found[_name_of(selection)] = part.raw(bands[selection].centre[some], some)
+    if (naive := seasonal_forecast(data, some, chosen.season)) is not None:
+        found["seasonal_naive"] = raw(naive)
     return found
 
 
@@ -645,6 +596,7 @@ def forecast_blocks(
     *,
     errors: bool = False,
     forecasts: bool = True,
+    checkpointer: Checkpointer | None = None,
 ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
     """Evaluate shard by shard; yield the first cell and the `forecast_values` of blocks of cells.
 
@@ -653,6 +605,7 @@ def forecast_blocks(
         select: the chosen selection, whose bounds are kept.
         errors: whether errors are summed and tabulated, too.
         forecasts: whether to yield anything.
+        checkpointer: keeps the results of finished shards of a run, which a resumed run reads.
     """
     models = list(dict.fromkeys(evaluations.values()))
     chosen = evaluations.get(select, models[-1])
@@ -663,21 +616,46 @@ def forecast_blocks(
         by_name = {name: parts[model] for name, model in evaluations.items()}
         return ShardWork(by_name, select, errors, forecasts)
 
-    work, kept = map(work_on, chosen.shards), dict[Evaluation, list[Found]]()
-    done: Iterator[ShardResult] = map(evaluate_shard, work)
+    kept = None
+    if checkpointer and not chosen.is_one:
+        states = {id(state): state for model in models for state in model.states}
+        kept = KeptShards(checkpointer, states.values(), select, errors, forecasts)
+        for model in models:
+            model.release()
+    todo = [some for some in chosen.shards if kept is None or some not in kept]
+    if len(todo) < len(chosen.shards):
+        log.info("resuming with the last %d of %d shards of cells", len(todo), len(chosen.shards))
+    spread: Iterator[list[Found]] | None = None
     if (run := chosen.run) and run.engine == RAY and not chosen.is_one:
         from stforecast.bench.ray_actors import map_tensors  # Importing it takes a while.
 
-        done = map_tensors(evaluate_whole_shard, work, run.actors, run.workers or 1)
+        spread = map_tensors(evaluate_shard, map(work_on, todo), run.actors, run.workers or 1)
+    of_models = dict[Evaluation, list[Found]]()
     for some in noting(chosen.shards, "evaluating"):
-        found, blocks = next(done)
-        yield from ((some.start + first, values) for first, values in blocks)
-        for model, part in zip(models, found, strict=True):
-            kept.setdefault(model, []).append(part)
+        work = work_on(some)
+        results = kept.load(some) if kept and some not in todo else None
+        if results is None:
+            results = next(spread) if spread and some in todo else evaluate_shard(work)
+            if kept:
+                kept.save(some, results)
+        if forecasts:
+            yield from _blocks(work, results, some.start)
+        for model, found in zip(models, results, strict=True):
+            of_models.setdefault(model, []).append(found._replace(bands=None))
             model.release()
-        del found, blocks  # Before the next shard is forecast.
-    for model, of_shards in kept.items():
+        del work, results, found  # Before the next shard is forecast.
+    for model, of_shards in of_models.items():
         model.keep(of_shards, is_chosen=model is chosen)
+
+
+def _blocks(
+    work: ShardWork, results: Sequence[Found], first: int
+) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+    """Yield the `forecast_values` of blocks of a shard, whose first cell is given."""
+    of_part = dict(zip(dict.fromkeys(work.parts.values()), results, strict=True))
+    bands = {n: found for n, part in work.parts.items() if (found := of_part[part].bands)}
+    for some in blocks_of(len(work.parts[work.select].data.series.cells), CELLS):
+        yield first + some.start, forecast_values(work, bands, some)
 
 
 def _joined(

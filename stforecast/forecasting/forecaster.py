@@ -590,17 +590,22 @@ class Forecaster(Estimator):
             found = evaluations.forecasts_dataset({select: self._on(data)}, select)
         return self._limited(found)
 
-    def dump_forecasts(self, target: h5netcdf.File) -> None:
+    def dump_forecasts(
+        self, target: h5netcdf.File, checkpointer: Checkpointer | None = None
+    ) -> None:
         """Write `test_forecasts` into an open file, block by block of the cells.
 
         Forecasts and bounds are rounded by less than 0.0005 of the deviation of their cell's
         values, and compressed. The errors of those that are not rounded are summed on the way, so
-        that `errors` forecasts nothing again.
+        that `errors` forecasts nothing again. A checkpointer keeps finished shards for a resumed
+        run.
         """
         select, std = self.config.run.select, self.data_.scaler.std
         std = np.broadcast_to(std, len(self.cells))[:, None, None]
         summed = all(of.tables is not None for of in self._evaluations.values())
-        blocks = evaluations.forecast_blocks(self._evaluations, select, errors=not summed)
+        blocks = evaluations.forecast_blocks(
+            self._evaluations, select, errors=not summed, checkpointer=checkpointer
+        )
         observed = "y", "seasonal_naive"
 
         def rounded(first: int, found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

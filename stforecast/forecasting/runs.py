@@ -129,6 +129,7 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
         super().__init__(folder, begun)
         self.forecaster = forecaster or Forecaster.recorded(begun["settings"])
         self.data, self.callbacks = data_of(begun), callbacks
+        self._checkpointer: Checkpointer | None = None
 
     def complete(self, after_round: AfterRound | None = None) -> ForecastRun:
         """Finish the run; Ray is started once for its rounds and its shards of cells."""
@@ -142,6 +143,7 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
 
     def train(self, checkpointer: Checkpointer, after_round: AfterRound | None) -> None:
         """Fit the forecaster."""
+        self._checkpointer = checkpointer
         self.forecaster.fit(self.data, after_round, checkpointer, callbacks=self.callbacks)
 
     def write_results(self) -> None:
@@ -149,7 +151,7 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
         forecaster, out = self.forecaster, self.folder
         # Forecasts come first: errors are summed, and bounds calibrated, on the way.
         with atomic_path(out / "forecasts.nc") as part, netcdf_target(part) as target:
-            forecaster.dump_forecasts(target)
+            forecaster.dump_forecasts(target, self._checkpointer)
             self._write_errors("cell", out / "metrics.csv")  # It refuses results without errors.
         if not forecaster.data_.clients.by_cell:
             self._write_errors("client", out / "clients.csv")

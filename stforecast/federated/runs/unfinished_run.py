@@ -248,19 +248,24 @@ class Checkpointer:
         self._cost = self._since - start
 
     def save_extra(
-        self, name: str, of: Mapping[str, Any], state: State, notes: dict[str, Any]
+        self,
+        name: str,
+        of: Mapping[str, Any],
+        state: State,
+        notes: dict[str, Any],
+        shown: str = "",
     ) -> None:
         """Save a step after the training, such as a refit, beside the checkpoints.
 
         It is skipped if checkpoints are, see `every`. `of` is the identity of the step
-        besides settings and training data, as JSON.
+        besides settings and training data, as JSON; messages have the name `shown`.
         """
         if not (self._affordable(total_bytes(state.flat())) if self.every is None else self.every):
             return
         run = {**self._run, **of}
         checkpoint = Checkpoint(run, state, best=None, reports=[], cohort_size=0, notes=notes)
         self._write(checkpoint, self.folder / name)
-        self._place = f"after {name}"
+        self._place = f"after {shown or name}"
 
     def load_extra(self, name: str, of: Mapping[str, Any]) -> Checkpoint | None:
         """Read what `save_extra` wrote under this name, if it is intact and of the same step."""

@@ -16,6 +16,7 @@ from waiting import Killed, killed_after, wait_for
 from data_prep.base.errors import InputError
 from stforecast.bench.jobs import run_grid
 from stforecast.cli.main import main
+from stforecast.forecasting import evaluate
 from stforecast.forecasting import runs as running
 from stforecast.forecasting.results import ForecastRun
 from stforecast.forecasting.runs import run as run_forecast
@@ -75,6 +76,45 @@ def test_killed_at_random_and_resumed(begin, town, tmp_path):
             assert a.keys() == b.keys()
             assert all(np.array_equal(t, b[name]) for name, t in a.items())
     assert not list(out.glob("**/.*.part"))
+
+
+KILLED_IN_SHARDS = """
+import os, signal
+from stforecast.cli.main import main
+from stforecast.forecasting import evaluate
+do, evaluate.SHARD, begun = evaluate.evaluate_shard, 1, []
+
+def killed(work):
+    begun.append(work)
+    if len(begun) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return do(work)
+
+evaluate.evaluate_shard = killed
+main()
+"""
+
+
+@pytest.mark.attack("kills")
+@pytest.mark.slow
+def test_killed_while_it_evaluates_and_resumed_at_the_shard(town, tmp_path, monkeypatch):
+    settings = {**SETTINGS, "rounds": 2, "intervals": "normalised", "refit": "once", "horizon": 2}
+    flags = [w for k, v in settings.items() for w in ("--" + k.replace("_", "-"), v)]
+    out = tmp_path / "killed"
+    words = ["run", "--data", town, "--method", "fedlean", *flags, "--out", out]
+    killed = subprocess.run([sys.executable, "-c", KILLED_IN_SHARDS, *map(str, words)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert not (out / "forecasts.nc").exists()
+
+    monkeypatch.setattr(evaluate, "SHARD", 1)
+    run_forecast("fedlean", town, tmp_path / "whole", settings)
+    begun, do = [], evaluate.evaluate_shard
+    monkeypatch.setattr(evaluate, "evaluate_shard", lambda work: begun.append(work) or do(work))
+    running.resume(out)
+    cells = [part.some.start for work in begun for part in {*work.parts.values()}]
+    assert {*cells} == {*range(2, len(ForecastRun.open(out).forecasts().cell))}
+    for name in ("metrics.csv", "model/state.safetensors", "forecasts.nc"):
+        assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
 
 
 @pytest.mark.attack("kills")

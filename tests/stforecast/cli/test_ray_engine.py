@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from waiting import Killed
 
 from data_prep.base.errors import InputError
 from data_prep.city.simulate import simulate
@@ -21,14 +22,15 @@ from stforecast.bench.jobs import run_grid
 from stforecast.bench.ray import ray_map
 from stforecast.cli.main import main
 from stforecast.forecasting import evaluate
-from stforecast.forecasting.runs import run
+from stforecast.forecasting.kept_shards import KeptShards
+from stforecast.forecasting.runs import resume, run
 
 
 @pytest.fixture(scope="module")
 def ray():
     ray = pytest.importorskip("ray", reason="needs the extra ray: pip install 'stforecast[ray]'")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield ray
     ray.shutdown()
 
@@ -200,7 +202,7 @@ def test_shards_are_evaluated_by_tasks_with_the_same_files(
 ):
     monkeypatch.setattr(evaluate, "SHARD", 1)
     settings = {**short, "refit": "once", "intervals": "normalised", "workers": 1}
-    tried, here, do = tmp_path / "tried", os.getpid(), evaluate.evaluate_whole_shard
+    tried, here, do = tmp_path / "tried", os.getpid(), evaluate.evaluate_shard
 
     def fragile(work):
         """Its worker is killed with the first shard."""
@@ -211,8 +213,8 @@ def test_shards_are_evaluated_by_tasks_with_the_same_files(
             os.kill(os.getpid(), signal.SIGKILL)
         return do(work)
 
-    monkeypatch.setattr(evaluate, "evaluate_whole_shard", fragile)
     run("fedlean", town, tmp_path / "alone", settings)
+    monkeypatch.setattr(evaluate, "evaluate_shard", fragile)
     run("fedlean", town, tmp_path / "spread", {**settings, "engine": "ray", "actors": 2})
     for name in ("metrics.csv", "model/state.safetensors", "forecasts.nc"):
         alone, spread = ((tmp_path / of / name).read_bytes() for of in ("alone", "spread"))
@@ -220,12 +222,36 @@ def test_shards_are_evaluated_by_tasks_with_the_same_files(
     assert tried.exists()
 
 
+@pytest.mark.slow
+@pytest.mark.attack("kills")
+def test_a_run_killed_between_shards_of_tasks_goes_on_after_them(
+    ray, town, short, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(evaluate, "SHARD", 1)
+    settings = {**short, "workers": 1, "checkpoint_every": 1, "cohort": 1}
+    run("fedavg", town, tmp_path / "alone", settings)
+    out, save = tmp_path / "spread", KeptShards.save
+
+    def killed(self, some, results):
+        save(self, some, results)
+        raise Killed
+
+    monkeypatch.setattr(KeptShards, "save", killed)
+    with pytest.raises(Killed):
+        run("fedavg", town, out, {**settings, "engine": "ray", "actors": 2})
+    monkeypatch.setattr(KeptShards, "save", save)
+    assert len(list(out.glob("checkpoints/shards-*/cells-0"))) == 1
+    resume(out)
+    for name in ("metrics.csv", "model/state.safetensors", "forecasts.nc"):
+        assert (out / name).read_bytes() == (tmp_path / "alone" / name).read_bytes(), name
+
+
 def test_an_error_in_a_shard_is_that_of_one_process(ray, town, short, monkeypatch):
     def odd(work):
         raise InputError("this shard is odd")
 
     monkeypatch.setattr(evaluate, "SHARD", 1)
-    monkeypatch.setattr(evaluate, "evaluate_whole_shard", odd)
+    monkeypatch.setattr(evaluate, "evaluate_shard", odd)
     forecaster = Forecaster("fedavg", **short, engine="ray", actors=2).fit(town)
     with pytest.raises(InputError, match=r"^this shard is odd"):
         forecaster.evaluate()

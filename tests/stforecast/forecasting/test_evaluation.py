@@ -157,8 +157,7 @@ def elsewhere(work, do=evaluate.evaluate_shard):
     """Do work as another process does, which receives and returns copies."""
     work = pickle.loads(pickle.dumps(work))
     assert {part.whole for part in work.parts.values()} == {None}
-    found, blocks = do(work)
-    return pickle.loads(pickle.dumps((found, list(blocks))))
+    return pickle.loads(pickle.dumps(do(work)))
 
 
 @pytest.mark.quick(3)
@@ -180,7 +179,7 @@ def test_a_run_by_shards_of_cells_writes_the_files_of_a_run_of_all(
     table.to_csv(data, index_label="time")
     own = {**read_by(method, tiny), **INTERVALS, "intervals": intervals, "rounds": 2}
     settings = {**own, "service": None, "lower_limit": 0.0, "select": "last", "refit": "once"}
-    made, shard = [], evaluate.Shard
+    made, found = [], evaluate.Evaluation.found
 
     def written(name):
         caplog.clear()
@@ -196,7 +195,9 @@ def test_a_run_by_shards_of_cells_writes_the_files_of_a_run_of_all(
     if sent:
         monkeypatch.setattr(evaluate, "evaluate_shard", elsewhere)
     monkeypatch.setattr("stforecast.federated.engine.trainer.IN_FILES", 0)
-    monkeypatch.setattr(evaluate, "Shard", lambda of: made.append(of.some) or shard(of))
+    monkeypatch.setattr(
+        evaluate.Evaluation, "found", lambda of, **asked: made.append(of.some) or found(of, **asked)
+    )
     of_shards = written("shards")
     xr.testing.assert_identical(of_shards[0], whole[0])
     pd.testing.assert_frame_equal(of_shards[1], whole[1])
@@ -207,18 +208,18 @@ def test_a_run_by_shards_of_cells_writes_the_files_of_a_run_of_all(
 def test_a_shard_is_dropped_before_the_next_is_forecast(cube, tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(evaluate, "SHARD", 1)
     settings = {**read_by("fedavg", tiny), **INTERVALS, "refit": "once"}
-    forecaster, alive, found = Forecaster("fedavg", **settings).fit(cube), [], evaluate.Shard.found
+    forecaster, alive = Forecaster("fedavg", **settings).fit(cube), []
+    found = evaluate.Evaluation.found
 
     def watched(self, **asked):
         gc.collect()
-        shards = [of for of in gc.get_objects() if type(of) is evaluate.Shard]
-        parts = [of.evaluation for of in shards]
+        parts = [of for of in gc.get_objects() if type(of) is evaluate.Evaluation]
         parts = [of for of in parts if of.whole in forecaster._evaluations.values()]
-        own = self.evaluation.some.start
+        own = self.some.start
         alive.append({of.some.start for of in parts if of.some.start != own})
         return found(self, **asked)
 
-    monkeypatch.setattr(evaluate.Shard, "found", watched)
+    monkeypatch.setattr(evaluate.Evaluation, "found", watched)
     with netcdf_target(tmp_path / "forecasts.nc") as target:
         forecaster.dump_forecasts(target)
     assert alive == [set()] * 6, "two models, three shards"

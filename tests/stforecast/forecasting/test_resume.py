@@ -1,5 +1,6 @@
 """Forecasting runs on disk that are stopped and go on, and disks that fail."""
 
+import copy
 import errno
 import json
 import tempfile
@@ -14,9 +15,12 @@ from waiting import Killed, killed_after
 from data_prep.base.errors import InputError
 from data_prep.base.files import checksum
 from data_prep.cube import open_cube, write_cube
+from stforecast import Forecaster
 from stforecast.federated.runs.run_folder import begin
-from stforecast.forecasting import rolling
+from stforecast.federated.runs.unfinished_run import Checkpointer
+from stforecast.forecasting import evaluate, rolling
 from stforecast.forecasting.config import read_by
+from stforecast.forecasting.kept_shards import KeptShards
 from stforecast.forecasting.results import ForecastRun
 from stforecast.forecasting.runs import resume, run
 from stforecast.methods import METHODS
@@ -159,6 +163,49 @@ def test_a_run_that_was_killed_between_refits_goes_on_after_the_last_one(
     assert begun == [8 * 24, 9 * 24, 9 * 24]
     assert_same(found, whole)
     assert found.refits()["seconds"][0] == pytest.approx(kept["notes"]["seconds"])
+
+
+@pytest.mark.attack("kills")
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_run_that_was_killed_between_shards_evaluates_the_others(
+    cube_path, settings, tmp_path, monkeypatch, caplog, damaged
+):
+    monkeypatch.setattr(evaluate, "SHARD", 1)
+    settings |= {"intervals": "normalised", "refit": "once", "horizon": 2, "select": "best"}
+    whole, out = run("fedlean", cube_path, tmp_path / "whole", settings), tmp_path / "killed"
+    begun, do = [], evaluate.evaluate_shard
+
+    def watched(work):
+        if len(begun) == 2:
+            begun.append("killed")
+            raise Killed
+        begun.append(next(iter(work.parts.values())).some.start)
+        return do(work)
+
+    monkeypatch.setattr(evaluate, "evaluate_shard", watched)
+    with pytest.raises(Killed):
+        run("fedlean", cube_path, out, settings)
+    kept = sorted(out.glob("checkpoints/shards-*/cells-*/round-0000/state.safetensors"))
+    assert [path.parts[-3] for path in kept] == ["cells-0", "cells-1"]
+    if damaged:
+        kept[1].write_bytes(kept[1].read_bytes()[:-1])
+    assert_same(resume(out), whole)
+    assert begun == [0, 1, "killed", *([1] if damaged else []), 2]
+    assert ("cannot be trusted, its checksum differs" in caplog.text) == damaged
+    assert not (out / "checkpoints").exists()
+
+
+def test_shards_of_other_models_or_questions_are_not_used(cube_path, settings, tmp_path):
+    of = Forecaster("fedavg", **settings).fit(cube_path)._evaluation()
+    checkpointer = Checkpointer(tmp_path, {"settings": {}}, every=1)
+    (state,), cells = of.states, slice(0, 3)
+    KeptShards(checkpointer, [state], "best").save(
+        cells, [of.found(errors=True, forecasts=True, is_chosen=True)]
+    )
+    assert cells in KeptShards(checkpointer, [copy.deepcopy(state)], "best")
+    assert cells not in KeptShards(checkpointer, [state], "last")
+    next(iter(state.server.values())).view(-1)[0] += 1e-6
+    assert cells not in KeptShards(checkpointer, [state], "best")
 
 
 def edit_checkpoint(folder, change):

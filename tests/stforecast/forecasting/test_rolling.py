@@ -68,12 +68,11 @@ def test_a_refit_equals_a_fit_to_what_was_known_that_day(table, horizon, target)
     # A model fitted to the first nine days, with the scaler of the first six, on the last day.
     z = never.model_.scaler.transform(table.to_numpy())
     evaluation = never._evaluation()
-    whole = evaluation.shard
     again = type(never.model_.predictor)(never.config.method_options)
     known = np.arange(24, 24 * 9 + 1 - horizon)
     again.fit(z[: 24 * 9], known, never.config.window, evaluation.data.calendar)
     starts = np.arange(24 * 9, 24 * 10 + 1 - horizon)
-    expected = whole.raw(again.predict(z, starts, evaluation.data.calendar), slice(None))
+    expected = evaluation.raw(again.predict(z, starts, evaluation.data.calendar), slice(None))
     np.testing.assert_allclose(forecasts.y_hat[:, 48:], expected, rtol=1e-6)
 
 
