@@ -59,17 +59,28 @@ class Job(Generic[R]):
         return f"{self.entry.label}{fold}, seed {self.settings['seed']}"
 
     def run(self, *, progress: bool) -> R:
-        """Execute or resume the run."""
+        """Execute or resume the run; put back what was kept of it if it fails."""
         rounds = self.kind.settings.resolve(self.entry.method, **self.settings).total_rounds
         label = f"{self.name}, rounds"
         with rounds_bar(
             rounds, progress=progress and rounds > 0, label=label, keep=False
         ) as after_round:
-            if is_begun(self.folder):
-                return self._in_row(self.kind.go_on(self, after_round))
+            aside = self.folder.with_name(f".{self.folder.name}")
             if is_finished(self.folder):
-                shutil.rmtree(self.folder)
-            return self.kind.begin(self, after_round)
+                shutil.rmtree(aside, ignore_errors=True)
+                self.folder.rename(aside)
+            try:
+                if is_begun(self.folder):
+                    run = self._in_row(self.kind.go_on(self, after_round))
+                else:
+                    run = self.kind.begin(self, after_round)
+            except Exception:
+                if aside.exists():
+                    shutil.rmtree(self.folder, ignore_errors=True)
+                    aside.rename(self.folder)
+                raise
+            shutil.rmtree(aside, ignore_errors=True)
+            return run
 
     def finished(self) -> R | None:
         """Return the run if it is finished; refuse another one in its folder, or other data."""
@@ -146,7 +157,9 @@ def do_jobs(
     """Return the finished runs, and the one-line error of each failed one by its place in `folder`.
 
     A failed run is recorded in its folder and does not stop the others; it is retried the next
-    time. Twins, other runs in the folders and missing data are refused before the first run.
+    time. If something was kept of it, the failure is raised, as tables without it would replace
+    those with it. Twins, other runs in the folders and missing data are refused before the first
+    run.
     """
     seen: set[Path] = set()
     for job in jobs:
@@ -174,6 +187,8 @@ def do_jobs(
                     stop.signal, f"{stop.place} of {job.name}", "run the same command to resume"
                 ) from stop
             except Exception as e:
+                if is_finished(job.folder):
+                    raise
                 name = str(job.folder.relative_to(folder))
                 failures[name] = error_text(e)
                 log.warning("%s: %s", name, failures[name])

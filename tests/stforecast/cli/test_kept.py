@@ -111,6 +111,21 @@ def test_a_row_of_other_settings_changes_only_its_numbers(made, grid_of):
     assert differing == ["ridge"]
 
 
+def test_a_row_that_fails_again_stays_as_it_was_kept(made, grid_of, monkeypatch):
+    grid, out, other = made
+
+    def fail(*args, **options):
+        raise RuntimeError("no luck")
+
+    monkeypatch.setattr(running, "run", fail)
+    with pytest.raises(RuntimeError, match="no luck"):
+        run_grid(grid.replace(rows=["ridge"]), other)
+    monkeypatch.undo()
+    run_grid(grid, other)
+    assert parts_of(other) == parts_of(out)
+    assert (other / ARCHIVE).read_bytes() == (out / ARCHIVE).read_bytes()
+
+
 def test_kept_runs_say_what_is_gone(made):
     _, out, other = made
     with tarfile.open(other / ARCHIVE) as archive:
