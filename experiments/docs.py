@@ -36,6 +36,7 @@ from experiments.benchmarks.months import AHEAD
 from experiments.benchmarks.privacy import privacy_table
 from experiments.benchmarks.replay import draw_replay, replay_table
 from experiments.benchmarks.sleep import sleep_table
+from experiments.benchmarks.zero_shot import weights_table
 from experiments.site import forecasts, guides, images, tables
 from experiments.site.check import check_page
 from experiments.site.forecasts import floats_figure, skill_figure, skill_table
@@ -154,6 +155,7 @@ PARTS: dict[str, Part] = RESULT_TABLES | {
     "replay": ("operate.md", partial(of_runs, "replay.csv", replay_table)),
     "sleep": ("plan.md", partial(of_runs, "sleep.csv", sleep_table)),
     "deliveries": ("operate.md", partial(of_runs, "deliveries.csv", deliveries_table)),
+    "longer training": ("pretrained.md", partial(of_runs, "pretrained.csv", weights_table)),
 }
 """Page and generator of each generated part, by name."""
 

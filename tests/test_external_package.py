@@ -33,6 +33,7 @@ TOUR = {
     "partitions": "vision list partitions",
     "image methods": "vision list methods",
     "figures": "plot --help",
+    "sections": "list sections",
     "help": "run --method near --help",
     "broken": f"run --data bicycles.nc --method broken {TINY} --rounds 1 --out broken",
     "untyped": "run --method untyped --help",
@@ -52,6 +53,7 @@ TOUR = {
     "uneven": "vision divide --partition uneven --skew 3 --clients 4 --out uneven.csv",
     "in-turn": "vision divide --partition in-turn --stages 2 --clients 2 --out in-turn.csv",
     "neighbours": "run --data bicycles.nc --method neighbours --split days:7,1,2 --out neighbours",
+    "report": "forecast log.nc --method seasonal_day --out forecast",
     "again": "predict neighbours --history bicycles.nc --out again.csv",
     "images": "vision run --method near --mu 0.1 --partition uneven --clients 3 --rounds 1"
     " --size 8 --channels 4 --device cpu --out images",
@@ -210,7 +212,7 @@ def test_every_command_ends_well(typed, name):
         ("methods", "near"), ("image methods", "near"), ("models", "wide"), ("data", "bicycles"),
         ("metrics", "shortfall"), ("methods", "neighbours"), ("partitions", "uneven"),
         ("partitions", "in-turn"), ("figures", "seconds"), ("formats", "utopia-log"),
-        ("methods", "pull"), ("divisions", "ranked"),
+        ("methods", "pull"), ("divisions", "ranked"), ("sections", "bands"),
     ],
 )  # fmt: skip
 def test_each_is_listed_with_what_it_is(typed, what, name):
@@ -287,6 +289,13 @@ def test_figures_are_drawn(place):
     assert drawn == {"bicycles-bicycles-seconds.png", "bicycles-bicycles-bars.png"}
 
 
+def test_the_section_is_in_the_pages_that_have_its_needs(place):
+    page = (place / "forecast" / "report.html").read_text()
+    headings = re.findall(r"<h2[^>]*>(.*)</h2>", page)
+    assert headings == ["The coming day", "Widest bounds", "How good it was lately"]
+    assert re.search(r"<p>(north|south) is the least sure\.</p>", page)
+
+
 def test_the_benchmark_has_a_row_for_the_method(place):
     assert re.search(r"^\| far ", (place / "bench" / "table.md").read_text(), re.M)
 
@@ -319,5 +328,5 @@ def test_a_broken_package_is_named_and_harms_nobody(typed):
 
 def test_each_example_is_short():
     lengths = [len([line for line in text.splitlines() if line]) for text in blocks("python")]
-    assert len(lengths) == 15
+    assert len(lengths) == 16
     assert max(lengths) <= 22

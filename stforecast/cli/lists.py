@@ -95,6 +95,14 @@ def plots_list() -> list[NameTable]:
     return [NameTable(["figure", "what it shows"], titles(PLOTS))]
 
 
+def sections_list() -> list[NameTable]:
+    """List all sections of reports."""
+    from stforecast.report.sections import SECTIONS, needs
+
+    rows = [[n, title(one.__doc__), ", ".join(needs(one))] for n, one in SECTIONS.items()]
+    return [NameTable(["section", "what it shows", "needs"], rows)]
+
+
 def splits_list() -> list[NameTable]:
     """List all forms of `--split`."""
     from stforecast.data.splits import SPLITS
@@ -136,6 +144,7 @@ LISTS: dict[str, Callable[[], list[NameTable]]] = {
     "models": models_list,
     "metrics": metrics_list,
     "plots": plots_list,
+    "sections": sections_list,
     "partitions": partitions_list,
     "splits": splits_list,
     "benchmarks": benchmarks_list,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -13,6 +13,7 @@ from stforecast.cli.options import JSON, check_ending, check_history, check_run
 from stforecast.cli.predict import STYLE, SUMMED, read_threshold, say_unused
 
 if TYPE_CHECKING:
+    from stforecast.data.series import Series
     from stforecast.forecasting.months import Months
     from stforecast.forecasting.sleep import SleepPlan
 
@@ -57,16 +58,15 @@ def plan_command(
             (site north) or of their level (site).
         groups: groups to add: a CSV with a column cell and one for each level, such as
             cell,site,sector, or columns of the cube. Their busy hours are their own.
-        page: page to write, .html: the weeks in a figure, and the dates.
+        page: page to write, .html: the weeks in a figure and the dates, or which groups and cells
+            can sleep.
     """
     if (until is None) == (sleep is None):
         raise click.UsageError("Give either --until for months ahead, or --sleep.")
     if sleep is not None and not (cover and threshold):
         raise click.UsageError("--sleep needs --cover and --threshold.")
-    if (cover and until) or (sleep and (growth or groups or page)):
-        raise click.UsageError(
-            "--cover goes with --sleep; --growth, --groups and --report go with --until."
-        )
+    if (cover and until) or (sleep and (growth or groups)):
+        raise click.UsageError("--cover goes with --sleep; --growth and --groups go with --until.")
     check_ending(out, ".csv", ".xlsx")
     if page is not None:
         check_ending(page, ".html")
@@ -90,7 +90,8 @@ def plan_command(
         say_unused("threshold", threshold, limit, series.cells, None)
         slept = plan_sleep(forecaster.sample_paths(series, None), of, limit, asked)
         write_table(slept.table, out, csv_style)
-        _say_sleep(slept, out, as_json=as_json)
+        files = {"path": str(out)} | _report(page, f"Sleep of {data.name}", series, sleep=slept)
+        _say_sleep(slept, files, as_json=as_json)
         return
     assert until is not None
     members = None if groups is None else read_groups(groups, series)
@@ -103,10 +104,7 @@ def plan_command(
         dates = out.with_name(f"{out.stem}-dates{out.suffix}")
         write_table(found.dates(), dates, csv_style)
         files["dates"] = str(dates)
-    if page is not None:
-        from stforecast.report.months import write_months
-
-        files["report"] = str(write_months(found, series, page))
+    files |= _report(page, f"Busy hours of {data.name}", series, months=found)
     if as_json:
         about = {"kind": "months", "weeks": len(found.forecast), "tested_weeks": found.tested}
         rows = {} if found.passing is None else {"passing": found.dates().to_dict("records")}
@@ -116,16 +114,25 @@ def plan_command(
         click.echo(line)
 
 
-def _say_sleep(found: SleepPlan, out: Path, *, as_json: bool) -> None:
+def _report(path: Path | None, title: str, series: Series, **plan: Any) -> dict[str, str]:
+    """Write a page on a plan, if there is a path; return the path as `report`."""
+    if path is None:
+        return {}
+    from stforecast.report.write import ReportPage
+
+    page = ReportPage()
+    page.add(series=series, **plan)
+    return {"report": str(page.write(path, title))}
+
+
+def _say_sleep(found: SleepPlan, files: dict[str, str], *, as_json: bool) -> None:
     """Say how many cells can sleep, how probably, and what it saves."""
     table, asked = found.table, found.sleep
     if as_json:
         rows = table.astype({"begin": str, "end": str}).to_dict("records")
-        say_json(
-            {"path": str(out), "kind": "sleep", "energy_saved": found.energy_saved, "asleep": rows}
-        )
+        say_json({**files, "kind": "sleep", "energy_saved": found.energy_saved, "asleep": rows})
         return
-    text = f"{out}: {len(table)} of {counted(len(found.asleep), 'cell')} can sleep"
+    text = f"{files['path']}: {len(table)} of {counted(len(found.asleep), 'cell')} can sleep"
     if len(table):
         text += f", {table['hours'].mean():.3g} hours on average, each span as a whole with a "
         text += f"probability of at least {table['probability'].min():.0%}"
@@ -135,6 +142,8 @@ def _say_sleep(found: SleepPlan, out: Path, *, as_json: bool) -> None:
         f"cell takes {asked.idle:g} W idle, {asked.full:g} W at its threshold and "
         f"{asked.asleep:g} W asleep"
     )
+    if "report" in files:
+        click.echo(f"{files['report']}: open it in a browser")
 
 
 def _lines(found: Months, files: dict[str, str], *, has_groups: bool) -> list[str]:

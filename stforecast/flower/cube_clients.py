@@ -8,7 +8,6 @@ its cells, which `Forecaster.load` reads and which needs no server.
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -43,8 +42,6 @@ from stforecast.models.mixed import MixedOptions, unread_services, with_own_inpu
 
 if TYPE_CHECKING:
     from stforecast.flower.settings import RunSettings
-
-log = logging.getLogger(__name__)
 
 BEFORE_TEST, ON_ALL = "before the test part", "on all data"
 """Names of the refits, in messages."""
@@ -169,10 +166,4 @@ def _read(run: RunSettings, path: Path, unread: Sequence[str]) -> Series:
         series = series.in_units(run.units, "the federation")
     if run.time_zone:
         return series.in_zone(run.time_zone, "the federation")
-    log.info(
-        "%s: calendar and lags follow the zone of this node's data (%s), as the federation "
-        "names none",
-        path,
-        series.time_zone,
-    )
     return series

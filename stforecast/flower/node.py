@@ -24,9 +24,10 @@ from stforecast.federated.nodes.node import Node
 from stforecast.federated.nodes.run_settings import FederationSettings
 from stforecast.federated.runs.run_folder import CHECKPOINTS, writing
 from stforecast.federated.uploads.masking import SecureSums
-from stforecast.flower.node_settings import ALLOW, SECURE_ONLY, SHARE_TOTALS
+from stforecast.flower.cube_clients import CubeClients
+from stforecast.flower.node_settings import ALLOW, GROUPS, SECURE_ONLY, SHARE_TOTALS
 from stforecast.flower.settings import RunSettings
-from stforecast.flower.totals import part_of_node
+from stforecast.flower.totals import groups_of_node, part_of_node
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ class Place(NamedTuple):
     allow_disclosure: bool = False
     model: str = ""
     share_totals: bool = False
+    groups: str = ""
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any], token: object) -> Place:
@@ -61,8 +63,8 @@ class Place(NamedTuple):
             )
         out = Path(str(node_config.get("out", data.with_suffix(".federation"))))
         allowed, model = bool(node_config.get(ALLOW)), str(node_config.get("model", ""))
-        shares = bool(node_config.get(SHARE_TOTALS))
-        return cls(data, first, out, allowed, model, shares).of_run(token)
+        shares, groups = bool(node_config.get(SHARE_TOTALS)), str(node_config.get(GROUPS, ""))
+        return cls(data, first, out, allowed, model, shares, groups).of_run(token)
 
     def of_run(self, token: object) -> Place:
         """Return the place with the folder of a run in its `out`."""
@@ -94,6 +96,8 @@ class FlowerNode:
     def __init__(self, run: FederationSettings, place: Place, before: int | None = None) -> None:
         self.run, self.folder = run, place.out
         self.own = run.clients_at(place.data, place.first, place.model)
+        if isinstance(self.own, CubeClients):  # A fault of the table is found before training.
+            groups_of_node(place, self.own.data.series)
         with writing(place.out):
             place.out.mkdir(parents=True, exist_ok=True)
         about = {"settings": run.chosen.flat(), **self.own.identity}

@@ -19,6 +19,9 @@ SECURE_ONLY = "require-secure-aggregation"
 SHARE_TOTALS = "share-totals"
 """Key of whether a node adds to the totals of a federation."""
 
+GROUPS = "groups"
+"""Key of where a node names the groups of its cells."""
+
 ALLOW = "allow-disclosure"
 """Key of whether a node takes part where others can compute its readings."""
 
@@ -46,6 +49,9 @@ class NodeSettings:
             compute this node's readings from what it sends.
         share_totals: add this node's forecasts and test readings to the totals over three nodes or
             more, if the server asks for them.
+        groups: column of the cube with the group of each cell, such as district, or a CSV with the
+            columns cell and district. With share_totals, the server learns which groups this node
+            has, and the total of each group on three nodes or more.
         insecure: use no encryption, for trials on one machine.
     """
 
@@ -59,6 +65,7 @@ class NodeSettings:
     require_secure_aggregation: bool = False
     allow_disclosure: bool = False
     share_totals: bool = False
+    groups: str = ""
     insecure: bool = False
 
     def check(self) -> None:
@@ -77,6 +84,8 @@ class NodeSettings:
             raise no_file(
                 self.data, "cube", "write one with `stforecast prepare`, or give a folder of images"
             )
+        if self.groups.endswith(".csv") and not Path(self.groups).is_file():
+            raise no_file(Path(self.groups), "table of groups", "give a CSV of cell,district")
         if self.insecure and (self.root_certificates or self.key):
             raise InputError("insecure uses neither certificates nor keys; leave it out")
         for path in (self.root_certificates, self.key):
@@ -111,12 +120,14 @@ class NodeSettings:
             "data": str(self.data.resolve()),
             "first-client": self.first_client,
         }
+        csv = self.groups.endswith(".csv")
         further: dict[str, str | int] = {
             "out": str(self.out.resolve()) if self.out else "",
             "model": self.model,
             SECURE_ONLY: self.require_secure_aggregation,
             ALLOW: self.allow_disclosure,
             SHARE_TOTALS: self.share_totals,
+            GROUPS: str(Path(self.groups).resolve()) if csv else self.groups,
         }
         given |= {name: value for name, value in further.items() if value}
         words = " ".join(f"{name}={json.dumps(value)}" for name, value in given.items())

@@ -4,13 +4,17 @@ At the end of a run, nodes whose owners share totals add up their forecasts and 
 their bounds: in the test part, with its readings, and after their data. The server learns only the
 secure sums over three nodes or more. Bounds of the total follow from them as in one
 process, see `stforecast.forecasting.groups`.
+
+Nodes may name groups of their cells, such as districts. Each group with a sum is on three nodes or
+more, and so are all other cells, if there are any. These sums have no cell in common, so what is
+computed from them, such as the total less a group, depends on all nodes of one sum or several.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,9 +23,11 @@ import numpy as np
 import pandas as pd
 import torch
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, counted
+from stforecast.data.series import Series
+from stforecast.federated.core.tensors import Payload
 from stforecast.federated.nodes.coordinator import Coordinator
-from stforecast.federated.nodes.masker import Masker
+from stforecast.federated.nodes.masker import Fewest, Masker
 from stforecast.federated.nodes.membership import event
 from stforecast.federated.nodes.messages import FEW, Message, Rejected, message_of, untrusted
 from stforecast.federated.nodes.node_sums import NodeSums
@@ -29,7 +35,7 @@ from stforecast.federated.nodes.secure_sum import SumLost, check_finish_advert
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.federated.uploads.masking import SecureSums
 from stforecast.forecasting.forecaster import Forecaster
-from stforecast.forecasting.groups import ALL, Groups, SumErrors, added
+from stforecast.forecasting.groups import ALL, Groups, SumErrors, added, read_groups
 
 if TYPE_CHECKING:
     from stforecast.flower.node import Place
@@ -42,6 +48,12 @@ SPAN, TOTAL = OF_TOTALS = ("span", "total")
 
 TESTED, COMING = "tested", "coming"
 """Names of the sums in the test part and after the data."""
+
+REST = ""
+"""Name of the cells without a group, and in groups that have no sum of their own."""
+
+LONGEST, MOST_VALUES = 100, 2**26
+"""Limits: characters of a group's name, and values of a sum."""
 
 
 class TotalsNotShared(InputError):
@@ -58,27 +70,60 @@ def part_of_node(place: Place, masker: Masker, message: Message) -> Message:
     forecaster = Forecaster.load(place.out)
     series, tested = forecaster.read(place.data), forecaster.tested()
     assert tested is not None
+    names = groups_of_node(place, series)
     if message.about["task"] == SPAN:
         ends = *tested.indexes["time"][[0, -1]], series.times[-1]
         span = dict(zip(Span._fields, map(str, ends), strict=False))
-        return Message({**span, "low": forecaster.limits[0]})
+        return Message({**span, "low": forecaster.limits[0], "groups": sorted({*names})})
+    groups = _groups_of_sum(message.about["groups"], names, series.cells)
     forecast, interval = forecaster.outlook(series)
     assert interval is not None
     reach = [(bound - forecast).abs().mask(np.isinf(bound)) for bound in interval]
-    coming = [table.sum(axis=1) for table in (forecast, *reach, forecast.notna())]
+    tables = (forecast, *reach, forecast.notna())
+    coming = [groups.sum(table.fillna(0).to_numpy(float).T) for table in tables]
     common = tested.sel(time=slice(message.about["first"], message.about["last"]))
-    sums = added(common, Groups.of_columns({}, series.cells))[:, 0]
-    values = {TESTED: torch.from_numpy(sums), COMING: torch.tensor(np.array(coming, dtype=float))}
+    # A cell counts in all windows or in none: two windows must not differ by its reading.
+    bounded = abs(common["upper"] - common["lower"] + common["y_hat"]) < np.inf
+    common = common.where((bounded | common["y"].isnull()).all(("time", "horizon")))
+    sums = added(common, groups)
+    values = {TESTED: torch.from_numpy(sums), COMING: torch.from_numpy(np.array(coming))}
+    masker.fewest = Fewest(max(masker.fewest.nodes, int(message.about["nodes"])))
     return masker.hide(message, values, {})
 
 
+def groups_of_node(place: Place, series: Series) -> list[str]:
+    """Return the group of each cell of a node, `REST` for all if its owner names none."""
+    if not place.groups:
+        return [REST] * len(series.cells)
+    found = read_groups(place.groups, series)
+    if len({*found.levels} - {ALL}) != 1:
+        raise InputError(
+            f"groups is {place.groups}, with the levels {', '.join(dict.fromkeys(found.levels))}; "
+            "totals have groups of one level, so name one column, or a table of two columns"
+        )
+    return [found.labels[number] for number in found.of[0]]
+
+
+def _groups_of_sum(plan: Mapping[str, int], names: Sequence[str], cells: np.ndarray) -> Groups:
+    """Return the groups to add up, given the nodes of each; none may be on too few."""
+    rows = [name for name, nodes in plan.items() if nodes]
+    own = [name if name in rows else REST for name in names]
+    if few := [name for name in {*rows, *own} if plan.get(name, 0) < FEW]:
+        raise InputError(
+            f"the server asks for the sum of {few[0] or 'all other cells'!r} over "
+            f"{plan.get(few[0], 0)} nodes; this node adds to sums over {FEW} or more"
+        )
+    return Groups(tuple(rows), tuple(rows), np.array([[rows.index(n) for n in own]]), cells)
+
+
 class Span(NamedTuple):
-    """What a node could add: first and last test window, last step, lowest value of forecasts."""
+    """What a node could add: first and last test window, last step, lowest forecast, groups."""
 
     first: pd.Timestamp
     last: pd.Timestamp
     end: pd.Timestamp
     low: float
+    groups: frozenset[str]
 
 
 @untrusted
@@ -88,14 +133,42 @@ def check_span(answer: Message | str, step: pd.Timedelta) -> Span:
     first, last, end = times = [pd.Timestamp(str(about[name])) for name in Span._fields[:3]]
     if not first <= last <= end or end.tz or any((end - time) % step for time in times):
         raise Rejected(f"its test windows go from {first} to {last}, its data to {end}")
-    return Span(first, last, end, float(about["low"]))
+    groups = frozenset(map(str, about["groups"]))
+    if not groups or not all(len(name) <= LONGEST and name.isprintable() for name in groups):
+        raise Rejected(f"its groups are {sorted(groups)!r:.200}, expected short printable names")
+    return Span(first, last, end, float(about["low"]), groups)
+
+
+def groups_to_add(
+    held: Mapping[int, Collection[str]], fewest: int, most: int
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Return which groups have sums and the nodes of each, and why others have none.
+
+    The last is `REST`. If fewer than `fewest` nodes had other cells, the group on the fewest nodes
+    joins them: the total less all other groups would be their sum. `held` has the names of each
+    node's groups; at most `most` groups have sums.
+    """
+    found = Counter(name for names in held.values() for name in names if name != REST)
+    kept = dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+    why = f"{fewest} or more must have it" + f", and {most} groups have sums" * (len(found) > most)
+    left_out = {name: f"on {counted(n, 'node')}; {why}" for name, n in kept.items()}
+    kept = {name: n for name, n in [*kept.items()][:most] if n >= fewest}
+
+    def rest() -> int:
+        return sum(not names <= kept.keys() for names in map(set, held.values()))
+
+    if kept and 0 < (n := rest()) < fewest:
+        del kept[last := [*kept][-1]]
+        left_out[last] = f"without it, all other cells would be on {counted(n, 'node')}"
+    return {**kept, REST: rest()}, {n: why for n, why in left_out.items() if n not in kept}
 
 
 def learn_totals(run: RunSettings, coordinator: Coordinator, out: Path) -> dict[str, Any]:
-    """Ask the nodes of a finished run for the total, and write `totals.csv`; say what is known.
+    """Ask the nodes of a finished run for the totals, and write `totals.csv`; say what is known.
 
     Nodes whose data end at another time than most nodes' are left out. With too few nodes, or if
-    the sum is lost, there is no file, and a warning says why.
+    the sum is lost, there is no file, and a warning says why. If a node is lost during the sums of
+    groups, the server learns nothing, and asks again without it.
     """
     link, membership, left_out = coordinator.link, coordinator.membership, dict[int, str]()
 
@@ -107,9 +180,12 @@ def learn_totals(run: RunSettings, coordinator: Coordinator, out: Path) -> dict[
                 found[node] = check(answers.get(node, "silent"))
             except Rejected as e:
                 left_out[node] = str(e)
-        if len(found) < FEW:
-            raise SumLost(f"{len(found)} nodes can add to them, {FEW} or more must")
+        need(found)
         return found
+
+    def need(nodes: Collection[int]) -> None:
+        if len(nodes) < FEW:
+            raise SumLost(f"{len(nodes)} nodes can add to them, {FEW} or more must")
 
     try:
         check = partial(check_span, step=run.step)
@@ -122,48 +198,82 @@ def learn_totals(run: RunSettings, coordinator: Coordinator, out: Path) -> dict[
         n_windows, horizon = (last - first) // run.step + 1, run.config.window.horizon
         if n_windows < 2:
             raise SumLost(f"the last begin of a test part is {first}, the first end {last}")
-        shapes = {TESTED: [5, n_windows, horizon], COMING: [4, horizon]}
         sums = NodeSums(run.secure or SecureSums(), link, membership)
-        about = {"task": TOTAL, "first": str(first), "last": str(last), **sums.begin()}
-        adverts = ask(spans, about, check_finish_advert)
-        nodes, found, _ = sums.sum_over(adverts, shapes, coordinator.done + 1, "the totals")
-        left_out |= dict.fromkeys(adverts.keys() - set(nodes), "it left the sum")
-        low = min(span.low for span in spans.values())
-        table, coverage = total(run, end, low, found[TESTED].numpy(), found[COMING].numpy())
+        fewest, most = max(FEW, run.patience.min_parties), MOST_VALUES // (5 * n_windows * horizon)
+        nodes = list[int]()
+        while not nodes:
+            need(spans)
+            plan, without = groups_to_add({n: s.groups for n, s in spans.items()}, fewest, most)
+            n = sum(nodes > 0 for nodes in plan.values())
+            shapes = {TESTED: [5, n, n_windows, horizon], COMING: [4, n, horizon]}
+            # Without one of them, a group could be on too few nodes.
+            whole = len(spans) if n > 1 else 0
+            about = {"task": TOTAL, "first": str(first), "last": str(last), "groups": plan}
+            adverts = ask(spans, {**about, "nodes": whole, **sums.begin()}, check_finish_advert)
+            left = spans.keys() - adverts.keys()
+            if not (whole and left):
+                asked = adverts, shapes, coordinator.done + 1, "the totals"
+                try:
+                    nodes, found, _ = sums.sum_over(*asked, fewest=whole)
+                except SumLost:
+                    if not (whole and sums.left):
+                        raise
+                left |= sums.left - {*nodes}
+            for node in left:
+                del spans[node]
+                left_out.setdefault(node, "it left the sum")
+        low, names = min(span.low for span in spans.values()), [name for name in plan if name]
+        table, coverage = total(run, end, low, names, found)
     except SumLost as e:
         log.warning("no totals: %s", e, extra=event("sum_lost", reason=str(e)))
         return {"lost": str(e), "left_out": left_out}
     write_csv(table, out / "totals.csv")
     clients = sum(len(membership.numbers[node]) for node in nodes)
     log.info("totals.csv: the forecast of %d clients on %d nodes together", clients, len(nodes))
-    known = {"nodes": len(nodes), "clients": clients, "units": run.units, "coverage": coverage}
-    return {**known, "windows": n_windows, "left_out": left_out}
+    for name, why in without.items():
+        log.warning("totals.csv has no group %r: %s", name, why)
+    groups = {name: {"nodes": plan[name], "coverage": coverage.get(name)} for name in names}
+    known = {"nodes": len(nodes), "clients": clients, "units": run.units, "windows": n_windows}
+    known |= {"coverage": coverage.get(ALL), "left_out": left_out}
+    return {**known, "groups": groups, "groups_left_out": without}
 
 
 def total(
-    run: RunSettings, end: pd.Timestamp, low: float, tested: np.ndarray, coming: np.ndarray
-) -> tuple[pd.DataFrame, float | None]:
-    """Return the forecast and bounds of the total, and the coverage of such bounds in the test.
+    run: RunSettings, end: pd.Timestamp, low: float, names: Sequence[str], found: Payload
+) -> tuple[pd.DataFrame, Mapping[str, float]]:
+    """Return forecasts and bounds of groups and of the total, and the coverage of such bounds.
 
     Args:
         run: settings of the run.
         end: last step of the data.
         low: lowest value of forecasts.
-        tested: `(5, windows, horizon)` sums of `stforecast.forecasting.groups.added`.
-        coming: `(4, horizon)` sums of forecasts, distances to both bounds, and known cells.
+        names: groups to forecast, the first of those that were added up.
+        found: `(5, groups, windows, horizon)` sums of `stforecast.forecasting.groups.added`, and
+            `(4, groups, horizon)` sums of forecasts, distances to both bounds, and known cells.
 
     Raises:
         SumLost: if numbers of cells are none, as after the sum of false values.
     """
-    numbers = np.concatenate([tested[-1].ravel(), coming[-1]])
-    if (numbers < 0).any() or (numbers != numbers.round()).any() or not coming[-1].all():
+    tested, coming = found[TESTED].numpy(), found[COMING].numpy()
+    numbers = np.concatenate([tested[-1].ravel(), coming[-1].ravel()])
+    if (numbers < 0).any() or (numbers != numbers.round()).any() or not coming[-1].sum(0).all():
         raise SumLost("some node's values were not those that it had to add")
-    several = np.arange(FEW)  # How many cells there are, only their nodes know.
-    errors = SumErrors.of_sums(tested[:, None], Groups.of_columns({}, several), run.chosen.coverage)
-    forecast, *reach, _ = coming
-    down, up = (errors.factor[0, :, side] * distance for side, distance in enumerate(reach))
+    tested, coming = (
+        np.concatenate([of[:, : len(names)], of.sum(axis=1, keepdims=True)], axis=1)
+        for of in (tested, coming)
+    )
+    # How many cells a group has, only its nodes know.
+    labels, of = (*names, ALL), np.repeat(np.arange(len(names) + 1), FEW)
+    groups = Groups(labels, labels, of[None], of)
+    errors = SumErrors.of_sums(tested, groups, run.chosen.coverage)
+    forecast, *reach, _ = np.where(coming[-1] > 0, coming, np.nan)
+    down, up = (errors.factor[..., side] * distance for side, distance in enumerate(reach))
     lower = (forecast - down).clip(0.0 if low >= 0 else None)
-    times = pd.DatetimeIndex(end + run.step * np.arange(1, len(forecast) + 1), name="time")
+    steps = np.arange(1, forecast.shape[1] + 1)
+    times = pd.DatetimeIndex(end + run.step * np.tile(steps, len(labels)), name="time")
     columns = {"forecast": forecast, "lower": lower, "upper": forecast + up}
-    table = pd.DataFrame(columns, times.tz_localize("UTC").tz_convert(run.time_zone))
-    return table.reset_index(), errors.coverage.get(ALL)
+    values = {name: of_groups.ravel() for name, of_groups in columns.items()}
+    table = pd.DataFrame(values, times.tz_localize("UTC").tz_convert(run.time_zone)).reset_index()
+    if names:
+        table.insert(0, "group", np.repeat(labels, len(steps)))
+    return table, errors.coverage

@@ -760,17 +760,19 @@ class Forecaster(Estimator):
         return Path(folder)
 
     @classmethod
-    def load(cls, folder: AnyPath, device: str = "auto") -> Forecaster:
+    def load(cls, folder: AnyPath, device: str = "auto", *, mapped: bool = False) -> Forecaster:
         """Load a saved forecaster or that of a run folder; nothing is unpickled.
 
         Args:
             folder: a run folder, or the folder given to `save`.
             device: device to compute on, regardless of the one used for training.
+            mapped: whether to read arrays only when they are used, which saves memory if nobody
+                writes over the files meanwhile.
 
         Raises:
             InputError: naming the file that is missing, damaged or of another version.
         """
-        self = cls._holding(FittedModel.load(Path(folder), device))
+        self = cls._holding(FittedModel.load(Path(folder), device, mapped=mapped))
         self._folder = Path(folder)
         return self
 

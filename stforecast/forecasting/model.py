@@ -262,12 +262,13 @@ class FittedModel:
         model_files.write_model(folder, MODEL, about, {**self.predictor.state(), **extra})
 
     @classmethod
-    def load(cls, folder: Path, device: str = "auto") -> Self:
-        """Read a saved model from its folder or that of its run.
+    def load(cls, folder: Path, device: str = "auto", *, mapped: bool = False) -> Self:
+        """Read a saved model from its folder or that of its run; see `Forecaster.load`.
 
         It forecasts once, unless its files are as these versions of the packages wrote them.
         """
-        folder, about, arrays = model_files.read_model(folder, MODEL, "Forecaster.save")
+        saved = model_files.read_model(folder, MODEL, "Forecaster.save", mapped=mapped)
+        folder, about, arrays = saved
         with model_files.restoring(folder):
             settings = {**about["settings"], "device": device}
             config = resolve(**read_by(settings["method"], settings))

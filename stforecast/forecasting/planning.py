@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import scipy
 import xarray as xr
-from scipy.special import ndtr, ndtri
 
 from data_prep.base.errors import InputError, Words
 from data_prep.readers.units import is_speed
@@ -127,7 +127,7 @@ def exceedance(
     0.05
     """
     places = _places(forecast, lower, upper, threshold, coverage, limits)
-    return pd.DataFrame(ndtr(-places), forecast.index, forecast.columns)
+    return pd.DataFrame(scipy.special.ndtr(-places), forecast.index, forecast.columns)
 
 
 def _places(
@@ -150,7 +150,7 @@ def _places(
         limit, centre, low, high = -limit, -centre, -high, -low
     reach = np.where(limit > centre, high - centre, centre - low).clip(0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        places = (limit - centre) / (reach / ndtri((1 + coverage) / 2))
+        places = (limit - centre) / (reach / scipy.special.ndtri((1 + coverage) / 2))
     places = np.where(reach == 0, np.where(centre > limit, -np.inf, np.inf), places)
     return np.where(np.isfinite(low) & np.isfinite(high), places, np.nan)
 
@@ -181,8 +181,8 @@ def error_paths(forecasts: xr.Dataset) -> np.ndarray | None:
         return None
     n_spans = len(errors) / len(y) / y.shape[2]
     ranks = (pd.DataFrame(errors).rank().to_numpy() - 0.5) / len(errors)
-    sizes = errors * ndtri((1 + forecasts.attrs["coverage"]) / 2)
-    paths = (n_spans * sizes + SPANS * ndtri(ranks)) / (n_spans + SPANS)
+    sizes = errors * scipy.special.ndtri((1 + forecasts.attrs["coverage"]) / 2)
+    paths = (n_spans * sizes + SPANS * scipy.special.ndtri(ranks)) / (n_spans + SPANS)
     drawn = np.random.default_rng(0).permutation(len(paths))[:MOST_PATHS]
     return np.asarray(paths[drawn])
 
@@ -197,7 +197,7 @@ def _in_span(places: np.ndarray, paths: np.ndarray) -> np.ndarray:
     if n > paths.shape[1]:
         return np.full(places.shape[1], np.nan)
     found = np.array([(paths[:, :n] > of_cell).any(axis=1).mean() for of_cell in places.T])
-    of_steps = ndtr(-places)
+    of_steps = scipy.special.ndtr(-places)
     found = np.clip(found, of_steps.max(axis=0), of_steps.sum(axis=0))
     return np.where(np.isnan(places).any(axis=0), np.nan, found)
 
@@ -255,7 +255,7 @@ def plan(
         bound = sign * (upper if side is LOADS else lower).clip(*limits)
         table[f"headroom_{50 * (1 + coverage):g}"] = limit - bound.max(skipna=False)
         places = _places(uncut, lower, upper, threshold, coverage, limits)
-        chances = pd.DataFrame(ndtr(-places), forecast.index, forecast.columns)
+        chances = pd.DataFrame(scipy.special.ndtr(-places), forecast.index, forecast.columns)
         known = chances.dropna(axis="columns")
         if paths is not None:
             table["probability"] = _in_span(places, sign * paths)

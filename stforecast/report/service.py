@@ -11,10 +11,11 @@ import pandas as pd
 
 from data_prep.base.errors import counted, in_minutes
 from stforecast.bench.tables import number
-from stforecast.report.outlook import MOST_ROWS, endless, outlook_section
+from stforecast.plots.cell_map import find_places
 from stforecast.report.section import map_value
-from stforecast.report.tables import Table, rest, share
-from stforecast.report.write import MOST_VALUES, ReportPage
+from stforecast.report.sections.coming import endless
+from stforecast.report.tables import MOST_ROWS, Table, rest, share
+from stforecast.report.write import ReportPage
 from stforecast.service.cells import STATES
 
 if TYPE_CHECKING:  # They import torch.
@@ -35,7 +36,8 @@ def write_service_page(
 ) -> Path:
     """Write the page."""
     page = ReportPage()
-    ahead = outlook_section(series, found, state.issued, state.history, page.arrays, MOST_VALUES)
+    page.add(series=series, outlook=found, places=find_places(state.issued, state.history))
+    ahead = page.sections[0]
     cells = watch.cells.set_index("cell")
     cells["rarest"] = np.log10(cells["rarest"])
     order = cells["state"].map({name: i for i, name in enumerate((*STATES, ""))})
@@ -58,7 +60,7 @@ def write_service_page(
     ]
     first = {"first": cells.index.get_loc(worst.index[0])}
     charts = {**ahead.charts, **first, **({"values": values} if values else {})}
-    page.ahead = dataclasses.replace(
+    page.sections[0] = dataclasses.replace(
         ahead,
         name=f"Records until {watch.end:%A %d %B %Y %H:%M}",
         alarms=(*(f"Alarm: {alarm}." for alarm in watch.alarms), *ahead.alarms),

@@ -52,6 +52,10 @@ class Table:
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
 
+MOST_ROWS = 50
+"""Rows of a table, which prints; files have the rest."""
+
+
 def rest(shown: int, n: int, file: str) -> list[str]:
     """Return a note on the rows that a table leaves out, if there are any."""
     return [f"{shown} of {n}; all are in {file}."] if n > shown else []
@@ -75,10 +79,6 @@ def axis_times(times: pd.DatetimeIndex) -> list[str]:
 
     An hour that the clock shows twice is drawn twice in the width of one, so that no line runs
     back.
-
-    >>> hours = pd.date_range("2013-10-27 01:00", periods=4, freq="h", tz="Europe/Rome")
-    >>> axis_times(hours)[1:]
-    ['2013-10-27 02:00', '2013-10-27 02:30', '2013-10-27 03:00']
     """
     local = times.tz_localize(None)
     if times.tz is not None:
@@ -214,11 +214,6 @@ class RunsSheet:
     versions: str
 
 
-def forecasts_sheet(groups: Sequence[RunGroup[ForecastRun]]) -> RunsSheet:
-    """Describe the forecast runs of one task."""
-    return runs_sheet(groups, _dates(groups))
-
-
 def runs_sheet(groups: Sequence[RunGroup[R]], dates: Table | None = None) -> RunsSheet:
     """Describe the runs of one task, and the commands that make them again."""
     rows: dict[str, dict[str, str]] = {}
@@ -237,7 +232,8 @@ def runs_sheet(groups: Sequence[RunGroup[R]], dates: Table | None = None) -> Run
     )
 
 
-def _dates(groups: Sequence[RunGroup[ForecastRun]]) -> Table:
+def dates(groups: Sequence[RunGroup[ForecastRun]]) -> Table:
+    """Tabulate the first and last targets of each part of the forecast runs of one task."""
     rows = []
     for number_of_fold, run in folds_of(run for g in groups for run in g.runs).items():
         parts = run.about.get("parts") or {}

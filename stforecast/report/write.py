@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import inspect
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -24,9 +25,11 @@ from stforecast.bench.drawing import Look, looking
 from stforecast.comparison.leaderboard import compare, overall
 from stforecast.comparison.table import overall_rows
 from stforecast.forecasting.results import ForecastRun
+from stforecast.plots.cell_map import find_places
 from stforecast.plots.excerpt import on_one_scale
-from stforecast.report.outlook import outlook_section
-from stforecast.report.section import Section, cube_of, section
+from stforecast.report.section import Section
+from stforecast.report.sections import SECTIONS, needs
+from stforecast.report.sections.tested import cube_of
 from stforecast.report.tables import Arrays, Table, as_json, packed
 
 if TYPE_CHECKING:  # They import torch.
@@ -43,25 +46,33 @@ PAGE = resources.files("stforecast.report") / "page"
 
 
 class ReportPage:
-    """A page on finished runs; each kind of run adds its sections.
+    """A page of sections, see `stforecast.report.sections`.
 
     Attributes:
         sections: the sections, in order.
         arrays: values of the sections' series and maps.
         overall: table over all tasks, if there are several.
-        ahead: the coming span, which the page begins with, if there is one.
     """
 
     def __init__(self) -> None:
-        self.ahead: Section | None = None
         self.sections: list[Section] = []
         self.arrays = Arrays()
         self.overall: Table | None = None
 
+    def add(self, **known: Any) -> None:
+        """Add each section whose needs are known, see `stforecast.report.sections.NEEDS`."""
+        known = {name: value for name, value in known.items() if value is not None}
+        known = {"arrays": self.arrays, "room": MOST_VALUES, **known}
+        for section in SECTIONS.values():
+            if known.keys() >= {*needs(section)}:
+                names = inspect.signature(section).parameters.keys() & known.keys()
+                found = section(**{name: known[name] for name in names})
+                self.sections += [found] if found is not None else []
+
     def add_forecasts(
         self, runs: Sequence[ForecastRun], metric: str = "mase", reference: str | None = None
     ) -> None:
-        """Add a leaderboard, map, series, curves, data sheet and settings of each data set.
+        """Add the sections of the tested runs of each data set.
 
         Args:
             runs: finished forecasts of one or several data sets.
@@ -77,7 +88,7 @@ class ReportPage:
         room = MOST_VALUES // len(boards)
         with looking(Look(among=labels_of(runs))):
             for board in noting(boards, "filling the page"):
-                self.sections.append(section(board, self.arrays, room))
+                self.add(board=board, room=room)
         if len(boards) > 1 and (judged := overall(boards)):
             title = f"All {len(boards)} tasks together"
             self.overall = Table(title, overall_rows(judged, metric))
@@ -85,18 +96,14 @@ class ReportPage:
     def add_outlook(
         self, run: ForecastRun, series: Series, found: Outlook, model: FittedModel | None = None
     ) -> None:
-        """Begin the page with the forecast that follows the history of a run's model.
-
-        With the model, the forecasts of the first cells of the plan are explained.
-        """
+        """Add the sections of the forecast that follows the history of a run's model."""
         with run.open_forecasts() as located:
-            self.ahead = outlook_section(
-                series, found, located, cube_of(run), self.arrays, MOST_VALUES, model
-            )
+            places = find_places(located, cube_of(run))
+        self.add(series=series, outlook=found, places=places, model=model)
 
     def write(self, out: str | os.PathLike[str], title: str, command: str = "") -> Path:
         """Write the page, with the `command` that writes it again; return `out`."""
-        tasks = [one.charts for one in (self.ahead, *self.sections) if one]
+        tasks = [one.charts for one in self.sections if one.charts]
         scales = {  # For all kinds of colour vision.
             name: [mpl.colors.to_hex(mpl.colormaps[source](x)) for x in np.linspace(0, 1, 17)]
             for name, source in (("sequential", "viridis"), ("diverging", "PuOr_r"))
@@ -107,13 +114,13 @@ class ReportPage:
             title=title,
             written=f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
             command=command,
-            ahead=self.ahead,
             sections=self.sections,
+            ahead=any("ahead" in of for of in tasks),
             overall=self.overall,
             script="\n".join((PAGE / name).read_text(encoding="utf-8") for name in scripts),
             numbers=packed(as_json({"tasks": tasks, "scales": scales})),
             arrays=packed(self.arrays.bytes()),
-            plotly=_library(),
+            plotly=_library() if tasks else "",
         )
         return write_html(Path(out), text)
 

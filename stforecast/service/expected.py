@@ -44,8 +44,8 @@ FEWEST = 200
 MOST = 500_000
 """Earlier distances that are read, about."""
 
-BLOCK = 500
-"""Cells whose weeks are compared at a time, to spare memory."""
+BLOCK = 50
+"""Cells whose weeks are compared at a time, so few that they stay in the cache."""
 
 TESTED = "tested.nc"
 """File of the tested forecasts that readings are compared with, in the folder of the service."""

@@ -180,7 +180,7 @@ def update(
     present = pd.Timestamp.now("UTC") if now is None else now.tz_localize("UTC")
     opened, settings = folder.open_run(path), ServiceSettings.read(path)
     with folder.update_lock(path):
-        forecaster, before = Forecaster.load(path), folder.last_state(path)
+        forecaster, before = Forecaster.load(path, mapped=True), folder.last_state(path)
         model = forecaster.model_
         state = folder.read_state(before) if before else folder.state_before(opened)
         records = open_again(new, model.preparation) if model.preparation else open_cube(new)

@@ -68,9 +68,10 @@ class Masker:
         self.folder, self.member, self.settings = folder, member, settings
         self.fewest = fewest
 
-    def _least(self, n: int) -> int:
-        """Return how many of n nodes have to stay to the end of a sum."""
-        return max(self.settings.threshold(n), self.fewest.nodes)
+    def _least(self, notes: Mapping[str, Any]) -> int:
+        """Return how many nodes have to stay to the end of a sum, or to be there at its begin."""
+        threshold = self.settings.threshold(len(notes["peers"])) if "peers" in notes else 0
+        return max(threshold, self.fewest.nodes, int(notes["fewest"]))
 
     def begin(
         self, session: str, values: Mapping[str, Tensor], cells: int = 0, noise: float = 0.0
@@ -85,6 +86,7 @@ class Masker:
         """
         keys = {"seal": masking.new_key(), "mask": masking.new_key(), "own": masking.new_key()}
         notes = {"session": session, "next": "share", "cells": cells, "noise": noise}
+        notes["fewest"] = self.fewest.nodes
         notes |= {n: k.hex() for n, k in keys.items()}
         self._save(notes, {name: t.double().contiguous() for name, t in values.items()})
         return {name: masking.public(keys[name]).hex() for name in ("seal", "mask")}
@@ -127,10 +129,10 @@ class Masker:
         own_keys = tuple(masking.public(private[name]) for name in ("seal", "mask"))
         if peers.get(self.member) != own_keys:
             raise InputError("the server does not pass on the keys of this node as they are")
-        if len(peers) < self.fewest.nodes or min(peers) < 0:
+        if len(peers) < self._least(notes) or min(peers) < 0:
             raise TooFewParties(
                 f"a sum over {len(peers)} nodes would tell others the values of this one; it takes "
-                f"part in sums over {self.fewest.nodes} or more"
+                f"part in sums over {self._least(notes)} or more"
             )
         notes["cells of"] = {str(i): int(about["cells"].get(str(i), 0)) for i in peers}
         self._check_cells(notes, peers)
@@ -210,11 +212,10 @@ class Masker:
 
     def _check_members(self, named: set[int], known: set[int], notes: Mapping[str, Any]) -> None:
         """Check that a sum over the members named by the server is large enough."""
-        n = len(notes["peers"])
-        if not {self.member} <= named <= known or len(named) < self._least(n):
+        if not {self.member} <= named <= known or len(named) < self._least(notes):
             raise TooFewParties(
                 f"the server asks for a sum over the nodes {sorted(named)!r:.60}; it takes at "
-                f"least {self._least(n)} of {sorted(known)!r:.60}, with this one"
+                f"least {self._least(notes)} of {sorted(known)!r:.60}, with this one"
             )
         self._check_cells(notes, named)
 

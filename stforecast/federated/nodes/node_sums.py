@@ -86,11 +86,13 @@ class NodeSums:
         session: name of the sum that the nodes were asked for last.
         parties: nodes of the latest round's sum that trained.
         bytes_down: bytes that were sent for the latest sum.
+        left: nodes that left the latest sum.
     """
 
     def __init__(self, settings: SecureSums, link: Link, membership: Membership) -> None:
         self.settings, self.link, self.membership = settings, link, membership
         self.session, self.parties, self.bytes_down = "", 0, 0
+        self.left: set[int] = set()
 
     def begin(self) -> dict[str, str]:
         """Return what tells the nodes the name of a new sum."""
@@ -165,8 +167,9 @@ class NodeSums:
         round: int,
         now: str,
         cells: Mapping[int, int] | None = None,
+        fewest: int = 0,
     ) -> tuple[list[int], Payload, int]:
-        """Return the nodes of a sum, the sums, and the bytes that nodes sent."""
+        """Return the nodes of a sum, `fewest` or more, the sums, and the bytes that nodes sent."""
         patience, membership = self.membership.patience, self.membership
         names = {"run": membership.token, "session": self.session}
         members = {n: membership.numbers[n].start for n in adverts}
@@ -180,13 +183,13 @@ class NodeSums:
             members,
             keys,
             membership.name,
-            patience.min_parties,
+            max(patience.min_parties, fewest),
             cells,
         )
         try:
             nodes, sums = of_sum.run()
         finally:
-            self.bytes_down = of_sum.bytes_down
+            self.bytes_down, self.left = of_sum.bytes_down, set(of_sum.left)
             for node, task in of_sum.left.items():
                 membership.strike(node, f"it left the sum at {task!r}", sent=False)
         if of_sum.left:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.numpy import load_file, save_file
+from safetensors.torch import load_file as map_file
 
 from data_prep.base.errors import InputError, no_file, reading
 from data_prep.base.files import atomic_path, checksum
@@ -67,9 +68,12 @@ def link_model(source: Path, target: Path, name: str) -> bool:
 
 
 def read_model(
-    folder: Path, name: str, saver: str
+    folder: Path, name: str, saver: str, *, mapped: bool = False
 ) -> tuple[Path, dict[str, Any], dict[str, np.ndarray]]:
     """Read a model's description and arrays from its folder or that of its run, without unpickling.
+
+    Arrays that are `mapped` are read from the file when they are used, so it must not be written
+    over until then. Changes of them stay in this process.
 
     Raises:
         InputError: if a file is missing, damaged, of another model or of another version.
@@ -83,6 +87,8 @@ def read_model(
                 f"{path}: cannot be trusted: it has {checksum(path)}, {name} says {expected}; "
                 f"{AGAIN}"
             )
+        if mapped:
+            return folder, about, {name: t.numpy() for name, t in map_file(path).items()}
         return folder, about, load_file(path)
 
 

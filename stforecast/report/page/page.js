@@ -268,6 +268,7 @@ async function start() {
   const sections = [...document.querySelectorAll("section.task")];
   const shown = new Map();
   themeSwitch(() => shown.forEach((section) => section.redraw()));
+  if (!sections.length) return forPrint(shown, () => {});
   const library = document.createElement("script");
   library.textContent = await unpackText("plotly");
   document.head.append(library);

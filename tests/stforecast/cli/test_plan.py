@@ -126,3 +126,23 @@ def test_options_that_do_not_go_together_are_refused(stforecast, run, tmp_path, 
     assert code == 2
     assert named in err
     assert not (tmp_path / "m.csv").exists()
+
+
+def test_the_page_of_sleep_lists_groups_then_cells(stforecast, run, tmp_path):
+    page, members = tmp_path / "sleep.html", run.parent / "members.csv"
+    asked = ["plan", run, "--sleep", "below=25,probability=0.8", "--cover", members]
+    asked += ["--out", tmp_path / "sleep.csv", "--report", page, "--threshold"]
+    code, text, err = stforecast(*asked, "70")
+    assert code == 0, err
+    assert f"{page}: open it in a browser" in text
+    (row,) = pd.read_csv(tmp_path / "sleep.csv").to_dict("records")
+    found = page.read_text()
+    assert found.index(">Groups, the longest") < found.index(">Cells, the longest")
+    assert "<td>1 of 2 cells</td>" in found
+    assert f"<td>{100 * row['probability']:.1f} %</td>" in found
+    assert f'<th scope="row">{row["cell"]}</th>' in found
+    code, _, err = stforecast(*asked, "1")
+    assert code == 0, err
+    found = page.read_text()
+    assert "<p>0 of 4 cells can sleep" in found
+    assert "<table>" not in found

@@ -67,6 +67,19 @@ def test_a_node_may_have_a_model_of_its_own(files, monkeypatch):
     assert node == f'data="{files}/north.nc" first-client=3 model="mlp:hidden_size=16"'
 
 
+@pytest.mark.parametrize("table", [True, False])
+def test_a_node_may_name_groups(table, files, monkeypatch):
+    monkeypatch.setattr("stforecast.flower.node_settings.find_program", lambda name: name)
+    monkeypatch.chdir(files)
+    (files / "groups.csv").write_text("cell,district\n")
+    made = settings(files, groups="groups.csv" if table else "district", share_totals=True)
+    made.check()
+    words = made.command(9094)
+    node = words[words.index("--node-config") + 1]
+    found = f"{files}/groups.csv" if table else "district"
+    assert node.endswith(f'share-totals=true groups="{found}"')
+
+
 def test_an_owner_may_allow_disclosure(files, monkeypatch):
     monkeypatch.setattr("stforecast.flower.node_settings.find_program", lambda name: name)
     words = settings(files, allow_disclosure=True).command(9094)
@@ -86,6 +99,7 @@ def test_an_owner_may_allow_disclosure(files, monkeypatch):
         ({"root_certificates": "north.pub"}, r"north.pub: cannot be read as a certificate .* PEM"),
         ({"key": "gone"}, r"gone: no certificate or key here"),
         ({"key": "north.pub"}, r"north.pub: not a private key; .* not the one that ends in .pub"),
+        ({"groups": "gone.csv"}, "gone.csv: no table of groups"),
         ({"insecure": True}, "insecure uses neither certificates nor keys"),
     ],
 )

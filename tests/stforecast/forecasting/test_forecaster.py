@@ -64,6 +64,18 @@ def test_a_loaded_forecaster_saves_the_same_bytes(fitted, tmp_path):
         assert (folder / name).read_bytes() == (again / name).read_bytes()
 
 
+def test_changes_of_a_mapped_model_stay_in_the_process(fitted, table, tmp_path):
+    folder = fitted("fuels").save(tmp_path)
+    before = (folder / "state.safetensors").read_bytes()
+    mapped = Forecaster.load(folder, device="cpu", mapped=True)
+    pd.testing.assert_frame_equal(
+        mapped.predict(table), fitted("fuels").predict(table), check_exact=True
+    )
+    for tensor in mapped.model_.latest.snapshot.flat().values():
+        tensor.zero_()
+    assert (folder / "state.safetensors").read_bytes() == before
+
+
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("method", ["scaffold", "fedavg_ft"])
 def test_what_predicting_does_not_need_is_not_saved(method, table, tiny, tmp_path):

@@ -5,10 +5,15 @@ import re
 from html.parser import HTMLParser
 
 import numpy as np
+import pandas as pd
 import pytest
+import xarray as xr
 from report_pages import write_report
 
-from stforecast.report.write import PAGE
+from stforecast.data.series import as_series
+from stforecast.forecasting.groups import Groups
+from stforecast.forecasting.sleep import Sleep, plan_sleep
+from stforecast.report.write import PAGE, ReportPage
 
 CONTRAST = 4.5
 """Least contrast of a text, by WCAG 2.2 (AA)."""
@@ -45,8 +50,23 @@ class Elements(HTMLParser):
         return [one for one in self.found if one[0] in tags]
 
 
-@pytest.fixture
-def page(tested, tmp_path):
+def write_sleep(out):
+    """Write a page on two carriers, one of them asleep for two hours."""
+    loads = np.array([[[5.0, 2.0, 1.0], [4.0, 4.0, 4.0]]]).repeat(8, axis=0)
+    hours = pd.date_range("2024-03-04", periods=3, freq="h")
+    where, cells = {"cell": ["a", "b"], "time": hours}, np.array(["a", "b"])
+    paths = xr.DataArray(loads, where, ("path", "cell", "time"), "calls", {"units": "1"})
+    site = Groups.of_columns({"site": ["x", "x"]}, cells)
+    series = as_series(pd.DataFrame(loads[0].T, hours, cells))
+    page = ReportPage()
+    page.add(series=series, sleep=plan_sleep(paths, site, 7.0, Sleep(below=3, probability=0.8)))
+    return page.write(out, "Sleep")
+
+
+@pytest.fixture(params=["runs", "sleep"])
+def page(request, tested, tmp_path):
+    if request.param == "sleep":
+        return Elements(write_sleep(tmp_path / "sleep.html").read_text())
     y = np.random.default_rng(0).normal(size=(3, 48, 1)) + 10
     runs = [tested(name, y + 1, y, naive=y + 2) for name in ("a", "b")]
     return Elements(write_report(runs, tmp_path / "report.html", metric="raw_mae").read_text())

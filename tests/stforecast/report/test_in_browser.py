@@ -190,10 +190,9 @@ def test_sensors_are_points_and_cells_without_places_are_sorted_tiles(browser, t
     tiles = tested("a", Y + size, Y, naive=Y + 2, data="tiles.nc")
     page = write_report([sensors, tiles], tmp_path / "report.html", metric="raw_mae")
     browser.open(page)
-    assert browser.run("document.querySelectorAll('#task-0 circle.shape').length") == 4
-    at = (
-        "[...document.querySelectorAll('#task-1 rect.shape')].map(s => Number(s.getAttribute('x')))"
-    )
+    assert browser.run("document.querySelectorAll('#section-0 circle.shape').length") == 4
+    shapes = "[...document.querySelectorAll('#section-1 rect.shape')]"
+    at = f"{shapes}.map(s => Number(s.getAttribute('x')))"
     x = browser.run(at)
     assert x[3] < x[1]  # the highest error first
     assert browser.problems == []

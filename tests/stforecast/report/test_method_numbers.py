@@ -5,7 +5,7 @@ import pytest
 
 from stforecast.bench.run_groups import group_runs
 from stforecast.report.numbers import method_numbers, successive
-from stforecast.report.section import fitting
+from stforecast.report.sections.tested import fitting
 
 Y = np.arange(2 * 5 * 2, dtype=float).reshape(2, 5, 2)
 """`(cells, windows, horizon)` targets."""

@@ -13,7 +13,8 @@ from report_pages import write_report
 from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.groups import read_groups
 from stforecast.forecasting.outlook import make_outlook
-from stforecast.report.outlook import outlook_section, unfounded
+from stforecast.plots.cell_map import find_places
+from stforecast.report.sections.coming import coming, unfounded
 from stforecast.report.tables import Arrays, Table
 from stforecast.report.write import ReportPage
 
@@ -65,7 +66,7 @@ def page(tested, town_ahead, tmp_path):
 
 def test_cells_that_will_exceed_come_first_the_likeliest_first(page, tested, town_ahead):
     text = page.read_text()
-    order = ["The coming 6 hours", ">Plan, the most probable", "How good it was lately"]
+    order = ["The coming 6 hours</h2>", ">Plan, the most probable", "How good it was lately</h2>"]
     assert sorted(order, key=text.index) == order
     assert "Telecom" not in text
     plan = town_ahead[1].plan
@@ -81,7 +82,7 @@ def test_a_cell_above_its_threshold_is_named_where_its_probability_is_unknown(to
     made = ReportPage()
     run = tested("a", y, y, data="x.nc", cells=np.array(CELLS))
     made.add_outlook(run, series, type(found)(found.forecast, found.interval, plan, None))
-    (table,) = made.ahead.tables
+    (table,) = made.sections[0].tables
     assert table.rows[-1]["cell"] == "busy"
     assert "Forecast above, without bounds: busy." in table.notes
 
@@ -91,7 +92,7 @@ def test_the_plan_has_the_bounds_of_each_cell_and_no_column_twice(town, town_ahe
     made = ReportPage()
     run = tested("a", y, y, data="x.nc", cells=np.array(CELLS))
     made.add_outlook(run, *town_ahead)
-    row = made.ahead.tables[-1].rows[0]
+    row = made.sections[0].tables[-1].rows[0]
     assert [*row] == [
         "cell", "peak at", "peak", "bounds then", "headroom", "probability", "time above",
     ]  # fmt: skip
@@ -108,8 +109,8 @@ def test_that_no_cell_may_pass_is_said(town, tested):
     )  # fmt: skip
     y, made = np.ones((3, 4, 1)), ReportPage()
     made.add_outlook(tested("a", y, y, data="x.nc", cells=np.array(CELLS)), series, calm)
-    assert "in none of 3 cells; none has a probability of 1% or more" in made.ahead.claims[1]
-    titles = [value["title"] for value in made.ahead.charts["values"]]
+    assert "in none of 3 cells; none has a probability of 1% or more" in made.sections[0].claims[1]
+    titles = [value["title"] for value in made.sections[0].charts["values"]]
     assert not any("probability" in title for title in titles), "a map of one colour"
 
 
@@ -127,7 +128,7 @@ def test_a_group_is_drawn_as_the_sum_of_its_cells(browser, page_of_groups):
     page, found = page_of_groups
     browser.open(page)
     browser.run("document.querySelector('button.open[data-cell=\"site x\"]').click()")
-    chart = "document.querySelector('#ahead [data-chart=series]')"
+    chart = "document.querySelector('#section-0 [data-chart=series]')"
     assert browser.run(f"{chart}.querySelector('.gtitle').textContent") == "site x"
     drawn = {
         name: browser.run(f"{chart}.data.find(t => t.name === '{name}').y")
@@ -136,7 +137,7 @@ def test_a_group_is_drawn_as_the_sum_of_its_cells(browser, page_of_groups):
     expected = found.forecast[["calm", "busy"]].sum(axis=1)
     np.testing.assert_allclose(drawn["forecast"], expected, rtol=1e-3)
     assert drawn["threshold"] == [60, 60]
-    assert browser.run("document.querySelector('#ahead .chosen').style.display") == "none"
+    assert browser.run("document.querySelector('#section-0 .chosen').style.display") == "none"
     assert "No parts of site x" in browser.run("document.querySelector('.about-why').textContent")
     assert browser.problems == []
 
@@ -164,16 +165,16 @@ def test_the_forecast_is_drawn_before_the_load_event(browser, page):
     browser.ask("Page.navigate", url=page.resolve().as_uri())
     browser.until("document.readyState === 'complete' && !!document.querySelector('footer')")
     names = browser.run(
-        "document.querySelector('#ahead [data-chart=series]').data.map(t => t.name)"
+        "document.querySelector('#section-0 [data-chart=series]').data.map(t => t.name)"
     )
     assert names[1:] == ["bounds", "observed", "forecast", "threshold"]
-    assert browser.run("document.querySelector('#ahead input.cell').value") == "busy"
-    chart = "document.querySelector('#ahead [data-chart=series]')"
+    assert browser.run("document.querySelector('#section-0 input.cell').value") == "busy"
+    chart = "document.querySelector('#section-0 [data-chart=series]')"
     assert browser.run(f"{chart}.layout.xaxis.tickangle") == 0  # Turned labels hide the legend.
     edge = "one => one.getBoundingClientRect().toJSON()"
     ticks = browser.run(f"[...{chart}.querySelectorAll('.xtick text')].map({edge})")
     assert all(a["right"] < b["left"] for a, b in itertools.pairwise(ticks))
-    assert browser.run("document.querySelectorAll('#task-0 .main-svg').length") > 0
+    assert browser.run("document.querySelectorAll('#section-1 .main-svg').length") > 0
     assert browser.problems == []
 
 
@@ -183,7 +184,9 @@ def test_an_hour_that_the_clock_shows_twice_is_drawn_twice():
     forecaster = Forecaster("last_value", split="days:5,1,1", horizon=6).fit(table)
     series = forecaster.read(table)
     places = xr.Dataset(coords={"cell": ["a"]})
-    found = outlook_section(series, make_outlook(forecaster, series), places, None, Arrays(), 999)
+    found = coming(
+        series, make_outlook(forecaster, series), find_places(places, None), Arrays(), 999
+    )
     times = found.charts["series"]["times"]
     assert [time[11:] for time in times[-8:-3]] == ["01:00", "02:00", "02:30", "03:00", "04:00"]
     assert found.charts["clock"].endswith("twice has the width of one")
@@ -200,7 +203,7 @@ def test_a_forecast_of_one_step_is_seen(browser, town_ahead, tested, tmp_path, h
     one = type(found)(found.forecast.iloc[:1], type(found.interval)(*bounds), plan, None)
     page = write_report([run], tmp_path / "one.html", metric="raw_mae", ahead=(series, one))
     browser.open(page)
-    trace = "document.querySelector('#ahead [data-chart=series]').data[3]"
+    trace = "document.querySelector('#section-0 [data-chart=series]').data[3]"
     assert browser.run(f"{trace}.mode") == "markers"
     low, centre = (float(of["busy"].iloc[0]) for of in (bounds[0], found.forecast))
     drawn = [browser.run(f"{trace}.error_y.{name}[0]") for name in ("array", "arrayminus")]
@@ -239,10 +242,10 @@ def test_without_a_threshold_the_busiest_cell_comes_first(town_ahead, tested):
     run = tested("a", y, y, data="x.nc", cells=np.array(CELLS))
     made = ReportPage()
     made.add_outlook(run, series, type(found)(found.forecast, None, plan, None))
-    assert [table.caption for table in made.ahead.tables] == ["Plan"]
-    assert made.ahead.tables[0].rows[0]["cell"] == "busy"
-    assert "Highest forecast" in made.ahead.claims[1]
-    assert "lower" not in made.ahead.charts["series"]
+    assert [table.caption for table in made.sections[0].tables] == ["Plan"]
+    assert made.sections[0].tables[0].rows[0]["cell"] == "busy"
+    assert "Highest forecast" in made.sections[0].claims[1]
+    assert "lower" not in made.sections[0].charts["series"]
 
 
 def test_a_long_reason_is_wrapped(browser, town_ahead, tested, tmp_path):
@@ -250,7 +253,7 @@ def test_a_long_reason_is_wrapped(browser, town_ahead, tested, tmp_path):
     made = ReportPage()
     made.add_outlook(run, *town_ahead)
     rows = [{"model": "went on", "why": "as its errors have grown " * 20}]
-    made.ahead = dataclasses.replace(made.ahead, tables=(Table("Updates", rows),))
+    made.sections[0] = dataclasses.replace(made.sections[0], tables=(Table("Updates", rows),))
     browser.open(made.write(tmp_path / "page.html", "A page", ""))
     wide = "[...document.querySelectorAll('.scroll')].some(s => s.scrollWidth > s.clientWidth)"
     assert not browser.run(wide)

@@ -6,7 +6,7 @@ import pytest
 
 from data_prep.cube import make_cube
 from stforecast.bench.run_groups import group_runs
-from stforecast.report.tables import data_sheet, forecasts_sheet, repeat_command
+from stforecast.report.tables import data_sheet, dates, repeat_command, runs_sheet
 
 Y = np.ones((2, 4, 1))
 
@@ -67,6 +67,6 @@ def test_the_command_of_a_run_gives_its_own_settings_alone(tested, cube_path):
 
 def test_settings_stand_side_by_side(tested):
     groups = group_runs([tested("a", Y, Y, rounds=3), tested("b", Y, Y, lr=0.5)])
-    rows = {row["setting"]: row for row in forecasts_sheet(groups).settings.rows}
+    rows = {row["setting"]: row for row in runs_sheet(groups, dates(groups)).settings.rows}
     assert rows["rounds"] == {"setting": "rounds", "a": "3"}
     assert rows["lr"] == {"setting": "lr", "b": "0.5"}

@@ -11,6 +11,7 @@ from stforecast.methods import METHODS
 from stforecast.metrics import INTERVAL_METRICS, METRICS
 from stforecast.models import MODELS
 from stforecast.plots import PLOTS
+from stforecast.report.sections import SECTIONS
 from vision.cli.commands import IMAGE_LISTS, image_methods_table
 from vision.datasets import DATASETS
 from vision.methods import METHODS as IMAGE_METHODS
@@ -33,6 +34,7 @@ def first_words(text):
         (LISTS, "models", MODELS),
         (LISTS, "metrics", [*METRICS, *INTERVAL_METRICS]),
         (LISTS, "plots", PLOTS),
+        (LISTS, "sections", SECTIONS),
         (LISTS, "splits", SPLITS),
         (IMAGE_LISTS, "methods", IMAGE_METHODS),
         (IMAGE_LISTS, "data", DATASETS),

@@ -1,60 +1,79 @@
-"""Page of a plan for months: the weeks of the first cells in a figure, and a table of dates."""
+"""Months ahead: the weeks of the first cells and groups in a figure, and tables of dates."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
 from data_prep.base.errors import counted
+from data_prep.base.registry import listed
 from data_prep.readers.units import with_unit
 from stforecast.bench.curves import COLORS
 from stforecast.bench.drawing import SMALL, TWO_COLUMNS, add_legend, date_axis, panels, png_address
 from stforecast.bench.tables import number
 from stforecast.data.series import Series
 from stforecast.forecasting.months import DATES, Months
-from stforecast.report.outlook import MOST_ROWS
-from stforecast.report.tables import rest, share
-from stforecast.report.write import render, write_html
+from stforecast.forecasting.planning import LOADS
+from stforecast.report.section import Picture, Section
+from stforecast.report.tables import MOST_ROWS, Table, rest, share
 
 DRAWN = 6
 """Cells and groups in the figure."""
 
 
-def write_months(found: Months, series: Series, out: Path) -> Path:
-    """Write the page; return its path."""
-    if found.passing is not None:
-        order = found.passing.index
-    else:
-        order = (-found.side.sign * found.forecast.iloc[-1]).sort_values(kind="stable").index
+@listed
+def months_ahead(months: Months, series: Series) -> Section:
+    """Busy hours of weeks, and dates of passing thresholds."""
+    passing, weeks = months.passing, months.forecast.index
+    last = -months.side.sign * months.forecast.iloc[-1]
+    order = last.sort_values(kind="stable").index if passing is None else passing.index
     quantity = with_unit(series.service, series.units)
-    text = render(
-        "months.html",
-        title=f"{Path(series.name).name}: until {found.forecast.index[-1]:%B %Y}",
-        found=found,
-        quantity=quantity,
-        tested=counted(found.tested, "week"),
-        picture=_picture(found, order[:DRAWN], quantity),
-        rows=[_row(found, str(label)) for label in order[:MOST_ROWS]],
-        notes=rest(MOST_ROWS, len(order), "the written tables"),
+    coverage = f"{100 * months.interval.lower.attrs['coverage']:.0f} %"
+    limits = " and thresholds" if passing is not None else ""
+    shown = f"Observed weeks, forecasts, bounds of {coverage}{limits}."
+    grown = " and the growth that was given" if "growth" in months.parts else ""
+    parts = " and ".join(["level", *(part for part in months.parts if part != "growth")])
+    claims = [
+        f"The {'busiest' if months.side is LOADS else 'slowest'} hour of each week: {quantity}. "
+        f"Forecasts are for {len(weeks)} weeks from {weeks[0]:%d %B %Y}, after "
+        f"{len(months.past)} weeks of history.",
+        f"They follow the {parts} of the history{grown}. Bounds of {coverage} follow from "
+        f"errors of past forecasts, tested {counted(months.tested, 'week')} ahead.",
+    ]
+    groups = [] if months.groups is None else months.groups.labels
+    parted = {"Groups": order[order.isin(groups)], "Cells": order[~order.isin(groups)]}
+    return Section(
+        f"Until {weeks[-1]:%B %Y}",
+        claims,
+        [_table(months, name, labels) for name, labels in parted.items() if len(labels)],
+        picture=Picture("Weeks", _picture(months, order[:DRAWN], quantity), shown),
     )
-    return write_html(out, text)
+
+
+def _table(months: Months, name: str, labels: pd.Index) -> Table:
+    notes = rest(MOST_ROWS, len(labels), "the written tables")
+    if months.passing is not None and name == "Cells":
+        notes.append(
+            "probability: of passing the threshold in any week. 50 % by: first day of the week by "
+            "whose end it is passed with this probability; a dash is later than the forecast."
+        )
+    first = "most probable" if months.passing is not None else "worst"
+    rows = [{name.lower()[:-1]: str(one), **_row(months, str(one))} for one in labels[:MOST_ROWS]]
+    return Table(f"{name}, the {first} first", rows, notes)
 
 
 def _row(found: Months, label: str) -> dict[str, str]:
     lower, upper = (number(bound[label].iloc[-1]) for bound in found.interval)
     row = {
-        "cell or group": label,
         "last week": number(found.past[label].iloc[-1]),
         "at the end": number(found.forecast[label].iloc[-1]),
         "bounds then": f"{lower} to {upper}",
     }
     if found.passing is not None:
         passing = found.passing.loc[label].to_dict()
-        row |= {"threshold": number(passing["threshold"])}
-        row |= {"probability": share(passing["probability"])}
+        row["threshold"] = number(passing["threshold"])
+        row["probability"] = share(passing["probability"])
         row |= {f"{p} % by": str(passing[f"date_{p}"] or "-") for p in DATES}
     return row
 

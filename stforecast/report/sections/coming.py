@@ -1,4 +1,4 @@
-"""First section of a page: the coming span of each cell, its plan, and passed thresholds."""
+"""The coming span of each cell, its plan, and passed thresholds."""
 
 from __future__ import annotations
 
@@ -7,33 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-import xarray as xr
 
 from data_prep.base.errors import counted, some
+from data_prep.base.registry import listed
 from data_prep.readers.units import with_unit
 from stforecast.bench.curves import HUES
 from stforecast.bench.tables import number
 from stforecast.comparison.errors import clock_of
 from stforecast.data.dates import divides_a_day, in_words
 from stforecast.forecasting.planning import SPEEDS, Side, by_urgency, chance_column
-from stforecast.plots.cell_map import find_places
+from stforecast.plots.cell_map import Places
 from stforecast.report.section import Section, looks, map_of, map_value
-from stforecast.report.tables import (
-    Arrays,
-    Table,
-    axis_times,
-    axis_title,
-    rest,
-    share,
-)
+from stforecast.report.tables import MOST_ROWS, Arrays, Table, axis_times, axis_title, rest, share
 
 if TYPE_CHECKING:  # They import torch.
     from stforecast.data.series import Series
     from stforecast.forecasting.model import FittedModel
     from stforecast.forecasting.outlook import Outlook
-
-MOST_ROWS = 50
-"""Rows of a table, which prints; files have the rest."""
 
 LIKELY = 0.01
 """Lowest probability of a cell that may pass its threshold."""
@@ -42,22 +32,17 @@ MOST_EXPLAINED = 20
 """Cells whose forecasts a page explains, the first of the plan; each costs up to 0.2 s."""
 
 
-def outlook_section(
+@listed
+def coming(
     series: Series,
-    found: Outlook,
-    located: xr.Dataset,
-    cube: xr.Dataset | None,
+    outlook: Outlook,
+    places: Places,
     arrays: Arrays,
     room: int,
     model: FittedModel | None = None,
 ) -> Section:
-    """Gather what the page shows of the steps after a history.
-
-    `located` has `lon` and `lat` of the cells, if they are known; the cube is None if the data are
-    gone. The page's `arrays` grow; the history is cut for the `room`, the number of
-    further values that the page can hold. With a model, its forecasts are explained.
-    """
-    places, forecast = find_places(located, cube), found.forecast
+    """Forecasts, and the plan of groups and cells, with a map."""
+    found, forecast = outlook, outlook.forecast
     unit = "" if series.units == "1" else f", {series.units}"
     quantity = with_unit(series.service, series.units)
     length = in_words(len(forecast), series.calendar.step).removeprefix("1 ")
@@ -138,7 +123,7 @@ def _said(found: Outlook, length: str) -> tuple[str, ...]:
     plan, side = found.plan, found.side
     if "threshold" not in plan:
         first = _sorted(plan, side).iloc[0]
-        worst, at = number(first[side.worst]), _time(first[f"{side.worst}_time"])
+        worst, at = number(first[side.worst]), time_text(first[f"{side.worst}_time"])
         return (f"{side.extreme.capitalize()} forecast: {worst} in cell {first.name}, {at}.",)
     n_beyond = int((plan[f"steps_{side.beyond}"] > 0).sum())
     where = f"in {n_beyond} of" if n_beyond else "in none of"
@@ -209,8 +194,11 @@ def _planned(found: Outlook, place: int) -> dict[str, str]:
     plan, side, name = found.plan, found.side, chance_column(found.plan)
     row, at, one = plan.iloc[place], plan.iloc[place][f"{side.worst}_time"], {}
     if not plan["busy_hour_mean"].equals(plan[side.worst]):  # Steps are shorter than an hour.
-        one = {"busy hour": _time(row["busy_hour"]), "mean in it": number(row["busy_hour_mean"])}
-    one |= {f"{side.worst} at": _time(at), side.worst: number(row[side.worst])}
+        one = {
+            "busy hour": time_text(row["busy_hour"]),
+            "mean in it": number(row["busy_hour_mean"]),
+        }
+    one |= {f"{side.worst} at": time_text(at), side.worst: number(row[side.worst])}
     if found.interval is not None and not pd.isna(at):
         lower, upper = (number(bound.iloc[:, place][at]) for bound in found.interval)
         one["bounds then"] = f"{lower} to {upper}"
@@ -223,7 +211,8 @@ def _planned(found: Outlook, place: int) -> dict[str, str]:
     return one
 
 
-def _time(time: Any) -> str:
+def time_text(time: Any) -> str:
+    """Return the weekday, day and time of day; a dash without a time."""
     return "-" if pd.isna(time) else f"{time:%a %d %b %H:%M}"
 
 
