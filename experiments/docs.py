@@ -7,10 +7,8 @@
 
 The first takes a minute, as it measures what methods send; the last takes some. A part lies between
 `<!-- NAME: generated -->` and `<!-- NAME: end -->`, and a number in the text between `<!--=NAME-->`
-and `<!--/-->`; the text around them is written by hand. A benchmark goes next to the page of
-`docs/results/` that names it in its line `<!-- benchmarks: … -->`. The benchmarks of
-`experiments.benchmarks` lie in docs/results too, for the guides. Tests fail if a page differs from
-the registries or from the results, or if a sentence contradicts them.
+and `<!--/-->`; the text around them is written by hand. Tests fail if a page differs from the
+registries or from the results, or if a sentence contradicts them.
 """
 
 from __future__ import annotations
@@ -56,7 +54,6 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 TUTORIALS, FIGURES = DOCS / "tutorials", DOCS / "figures"
 
-
 Part = tuple[str, Callable[[], str]]
 
 
@@ -70,6 +67,9 @@ milan_table = partial(
     shown=("fuels", "fedproto", "fedpm, inputs and network of fuels", "solo", "fedavg"),
 )
 """The table of federated methods, with rows that it has whatever their place."""
+
+gain = ("data", "clients", "of a client", "against pooled, %", "against alone, %", "gap closed, %")
+"""Ends of the names of the columns on operators and districts."""
 
 degrees = partial(
     tables.worth,
@@ -91,7 +91,7 @@ RESULT_TABLES: dict[str, Part] = {
         ("milan", "table", milan_table, ("federated", "federated_day")),
         ("milan", "tuned", forecasts.tuned_table, ("federated", "federated_tuned")),
         ("mixed-precision", "table", lambda found: markdown(tables.changes(found)), ("*",)),
-        ("operators", "table", tables.worth, ("operators_m*",)),
+        ("operators", "table", partial(tables.worth, shown=gain), ("operators_m*",)),
         ("operators", "degrees", degrees, ("operators_degrees",)),
         ("peers", "table", forecasts.standing, ("*",)),
         ("pfpl", "table", tables.points, ("pfpl_digits", "pfpl_pacs")),
@@ -164,7 +164,6 @@ SENT: dict[str, Part] = {
     "images sent": ("methods.md", images_sent),
 }
 """Parts that are measured when they are written, which takes a minute."""
-
 
 DRAWN: dict[str, Callable[[], bytes]] = {
     "growth": lambda: guides.figure_of("performance/growth", growth.draw_growth),

@@ -49,7 +49,7 @@ def check_page(name: str, folder: Path) -> str:
     words = shlex.split(benchmark.about["command"])
     place = words.index("--out")
     words[place + 1 : place + 2] = ["out", "--row", JUDGED.sub("", row["method"])]
-    for _, command in PREPARED.findall(benchmark.about["facts"].get("data", "")):
+    for _, command in dict.fromkeys(PREPARED.findall(benchmark.about["facts"].get("data", ""))):
         run(shlex.split(command), folder)
     run(words, folder)
     of_row = {key: row[key] for key in ("data", "method")}

@@ -175,7 +175,7 @@ def spread_in(row: Row, name: str) -> Cell:
 # What districts and operators gain.
 
 
-def worth(benchmarks: Benchmarks, shown: tuple[str, ...] = ("",)) -> str:
+def worth(benchmarks: Benchmarks, shown: tuple[str, ...]) -> str:
     """Tabulate the gain from federation; `shown` are the ends of the names of columns, in order."""
 
     def cell(row: Row, head: str) -> str:
@@ -186,8 +186,7 @@ def worth(benchmarks: Benchmarks, shown: tuple[str, ...] = ("",)) -> str:
 
     rows = []
     for row in (row for found in benchmarks.values() for row in found.tables["clients"]):
-        named = [head for end in shown for head in row if head.endswith(end)]
-        heads = [h for h in named if h != "roads cut, %" and not h.endswith(("_low", "_high"))]
+        heads = [head for end in shown for head in row if head.endswith(end)]
         rows.append({head: cell(row, head) for head in heads})
     return markdown(rows)
 

@@ -240,7 +240,7 @@ def find_config(path: Path) -> Path:
     >>> find_config(Path("medium/gldp_table1.toml")).parent.name
     'medium'
     """
-    if path.exists():
+    if path.exists() and not path.is_dir():  # Such as the folder that --out of the same name made.
         return path
     from stforecast.bench.kind import packaged
 

@@ -132,7 +132,7 @@ def _cells(
     roads = division.roads
     cells: dict[str, str] = {"clients": tables.number(division.n_clients, "d")}
     if named:
-        cells["division"] = division.clients
+        cells["division"] = Path(division.clients).name  # That of a file.
     cells["cells of a client"] = f"{low}" if low == high else f"{low} to {high}"
     for name in named:
         cells[f"{name}, bits"] = tables.number(division.bits.get(name, math.nan), ".2g")

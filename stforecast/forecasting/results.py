@@ -8,7 +8,7 @@ A run folder holds
 - `refits.csv`: with `--refit`, one row per refit: its windows and costs;
 - `forecasts.nc`: forecasts of the test part by every selection, with their bounds if any, those of
   seasonal naive, and the observed targets, in the data's units (`Forecaster.test_forecasts`),
-  rounded by less than 1e-5 of the deviation of their cell's values, and compressed;
+  rounded by less than 0.0005 of the deviation of their cell's values, and compressed;
 - `model/`: the saved forecaster, which `Forecaster.load` reads.
 
 An unfinished run holds `settings.json` and `checkpoints/`, from which

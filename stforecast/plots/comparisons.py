@@ -393,6 +393,7 @@ def skill_map(
     brightness = image.to_rgba(skills)[..., :3] @ [0.299, 0.587, 0.114]  # ITU-R BT.601
     for (row, column), skill in np.ndenumerate(table.to_numpy()):
         text = f"{skill:+.{digits if abs(skill) < 100 else 0}f}" if np.isfinite(skill) else "–"
+        text = text if text.strip("+-0.") else text[1:]  # 0 has no sign.
         dark = np.isfinite(skill) and brightness[row, column] < 0.5
         shown = ax.text(column, row, text, fontsize=SMALL, color="white" if dark else "black")
         shown.set(ha="center", va="center_baseline")

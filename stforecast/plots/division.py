@@ -32,7 +32,7 @@ def division(found: Heterogeneity, names: Sequence[str], width: float = TWO_COLU
     if n_clients <= MOST_NAMED:
         left.set_yticks(range(n_clients), names)
     differences = 100 * (found.weeks / found.weeks.mean(axis=0) - 1)
-    most = max(float(np.abs(differences).max()), 1e-9)
+    most = max(float(np.abs(differences).max()), 0.1)
     image = right.imshow(
         differences, "RdBu_r", aspect="auto", interpolation="nearest", vmin=-most, vmax=most,
         extent=(0, 7, n_clients - 0.5, -0.5),
@@ -42,5 +42,6 @@ def division(found: Heterogeneity, names: Sequence[str], width: float = TWO_COLU
     right.grid(visible=False)
     slot = "day" if differences.shape[1] == 7 else "hour"
     right.set_title(f"each {slot}'s share of the week, against all clients'", fontsize=TEXT)
-    fig.colorbar(image, ax=right, format="%+.0f %%").ax.tick_params(labelsize=SMALL)
+    bar = fig.colorbar(image, ax=right, format=lambda x, _: f"{x:+.3g} %" if x else "0 %")
+    bar.ax.tick_params(labelsize=SMALL)
     return fig

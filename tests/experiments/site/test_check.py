@@ -33,7 +33,11 @@ def page(tmp_path, monkeypatch):
         place.mkdir()
         about = {
             "title": "a", "command": command, "data": {"town": "4 cells"},
-            "facts": {"runs": "2, 0.1 minutes in total", "data": "town.nc by `stforecast make`"},
+            # One cube with two divisions into clients.
+            "facts": {
+                "runs": "2, 0.1 minutes in total",
+                "data": "town.nc by `stforecast make`; town.nc by `stforecast make`",
+            },
         }  # fmt: skip
         (place / "benchmarks.json").write_text(json.dumps({"a": about}))
         row = "a,town,ridge,1,{},20\n"

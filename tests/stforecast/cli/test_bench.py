@@ -1,6 +1,7 @@
 import json
 import re
 import shutil
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -9,7 +10,7 @@ import xarray as xr
 from data_prep.base.errors import InputError
 from data_prep.cube import write_cube
 from stforecast.bench.jobs import run_grid
-from stforecast.cli.bench import execute
+from stforecast.cli.bench import execute, find_config
 from stforecast.federated.runs import run_folder
 from stforecast.forecasting import runs as running
 from stforecast.forecasting.results import ForecastRun
@@ -316,3 +317,14 @@ def test_the_page_compares_with_the_row_of_the_table(write, tmp_path):
         execute(grid, out, "local", as_json=False, progress=False)
         pages = ((out / "table.md").read_text(), (out / "report.html").read_text())
         assert all(f"against {name}" in page for page in pages)
+
+
+def test_a_folder_named_like_a_benchmark_does_not_hide_it(tmp_path, monkeypatch):
+    """As after `bench quick --out quick`, which is resumed by the same command."""
+    monkeypatch.chdir(tmp_path)
+    known = find_config(Path("quick"))
+    Path("quick").mkdir()
+    assert find_config(Path("quick")) == known
+    Path("own").mkdir()
+    with pytest.raises(InputError, match="own: no such file; give one, or a benchmark"):
+        find_config(Path("own"))

@@ -102,7 +102,8 @@ def test_estimates_are_those_of_a_benchmark_of_the_same_folds(cube, cube_path, t
     (line,) = leaderboard([Row(group)], "raw_mae").lines
     estimate, skill = found.estimates["raw_mae"], found.estimates["skill"]
     np.testing.assert_allclose(*map(_numbers, (estimate, line.error)), rtol=1e-4)
-    np.testing.assert_allclose(*map(_numbers, (skill, line.skill)), rtol=1e-4)
+    # Forecasts in files are rounded by less than 0.0005 deviations; a naive error is near one.
+    np.testing.assert_allclose(*map(_numbers, (skill, line.skill)), rtol=1e-4, atol=5e-4)
 
 
 def _numbers(estimate):

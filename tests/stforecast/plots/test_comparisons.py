@@ -1,11 +1,15 @@
 """Figures that compare methods, against numbers worked out by hand."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from data_prep.base.errors import InputError
 from stforecast.comparison.names import error_name
+from stforecast.data.partition.heterogeneity import Heterogeneity
 from stforecast.plots import PLOTS
+from stforecast.plots.comparisons import skill_map
+from stforecast.plots.division import division
 
 hours, horizon, ranks = PLOTS["hours"], PLOTS["horizon"], PLOTS["critical-difference"]
 heatmap, cells, predictions = PLOTS["heatmap"], PLOTS["cells"], PLOTS["predictions"]
@@ -157,7 +161,7 @@ def test_a_heat_map_of_several_data_sets_shows_skill_and_what_was_not_run(tested
             runs.append(tested(name, y_hat, y, naive=y + 4, **la))
     fig = heatmap(runs, metric="raw_mae")
     ax = fig.axes[0]
-    assert heat_rows(ax) == {"b": ["+50.0", "–"], "c": ["+0.0", "+50.0"], "a": ["-100", "-50.0"]}
+    assert heat_rows(ax) == {"b": ["+50.0", "–"], "c": ["0.0", "+50.0"], "a": ["-100", "-50.0"]}
     assert [text.get_text() for text in ax.get_xticklabels()] == ["milan", "la"]
     (image,) = ax.images
     np.testing.assert_allclose(image.get_array().data[1:], [[0, 50], [-100, -50]])
@@ -176,7 +180,7 @@ def test_a_heat_map_of_one_data_set_has_a_column_for_each_time_ahead(tested):
     runs = [run("far", 1, 5), run("near", 2, 2), run("near", 2, 4, seed=2)]
     ax, scale = heatmap(runs, metric="raw_mae").axes
     assert heat_rows(ax) == {
-        "near": ["+60.0", "+40.0", "+50.0"], "far": ["+80.0", "+0.0", "+40.0"]
+        "near": ["+60.0", "+40.0", "+50.0"], "far": ["+80.0", "0.0", "+40.0"]
     }  # fmt: skip
     heads = [text.get_text() for text in ax.get_xticklabels()]
     assert heads == ["1 h ahead", "2 h ahead", "up to 2 h ahead"]
@@ -193,6 +197,20 @@ def test_texts_of_a_heat_map_differ_from_their_colour_in_brightness(tested):
     for text in ax.texts:
         column, row = text.get_position()
         assert abs(colours[row, column] - (text.get_color() == "white")) > 0.4
+
+
+def test_only_numbers_that_differ_from_0_have_a_sign():
+    ax = skill_map(pd.DataFrame([[-0.04, 0.04, -0.06, 100.4]]), "MAE").axes[0]
+    assert [text.get_text() for text in ax.texts] == ["0.0", "0.0", "-0.1", "+100"]
+
+
+def test_the_colour_bar_of_weeks_has_0_without_a_sign():
+    weeks = np.array([[1.0, 1.02], [1.0, 0.98]])
+    fig = division(Heterogeneity(weeks, np.ones((2, 3))), ["a", "b"])
+    fig.draw_without_rendering()
+    texts = [text.get_text() for text in fig.axes[-1].get_yticklabels()]
+    assert "0 %" in texts
+    assert not {"+0 %", "-0 %"} & {*texts}
 
 
 def test_a_heat_map_of_an_unknown_metric(tested):
