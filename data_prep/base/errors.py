@@ -326,6 +326,15 @@ def counted(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
+def counted_span(low: int, high: int, noun: str) -> str:
+    """Return a span of numbers with its noun, or one number if both are equal.
+
+    >>> counted_span(1, 3, "cell"), counted_span(3, 3, "cell")
+    ('1 to 3 cells', '3 cells')
+    """
+    return counted(high, noun) if low == high else f"{low} to {counted(high, noun)}"
+
+
 def as_text(name: str) -> str:
     r"""Return a file's name as valid Unicode, with bytes that are not UTF-8 escaped.
 

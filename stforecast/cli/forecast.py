@@ -189,6 +189,7 @@ def _say(
     has_paths: bool,
 ) -> None:
     """Print the check, what was written, and the next command to type."""
+    from data_prep.readers.formats import without_suffix
     from stforecast.comparison.results import interval_line
 
     run, tested = made.run.folder, made.backtest
@@ -203,8 +204,9 @@ def _say(
         click.echo(f"{files[0].with_name(PATHS_FILE)}: joint paths of all cells and steps")
     if report:
         click.echo(f"{report}: open it in a browser")
-    again = ["stforecast", "predict", str(run), "--history", f"NEWER{data.suffix}"]
-    again += ["--out", "forecast.csv"] + (["--events", "NEWER.csv"] if "events" in chosen else [])
+    newer = f"NEWER{data.name.removeprefix(without_suffix(data.name))}"
+    again = ["stforecast", "predict", str(run), "--history", newer, "--out", "forecast.csv"]
+    again += ["--events", "EVENTS.csv"] if "events" in chosen else []
     click.echo(f"model and test results in {run}")
     click.echo(f"\nnext: {shlex.join(again)}")
 

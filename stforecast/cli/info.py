@@ -7,6 +7,7 @@ import pkgutil
 import shlex
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +15,9 @@ from data_prep.base.errors import InputError, Words, close_to
 from data_prep.described import Description, cube_facts, profile_facts
 from stforecast.cli.commands import command, say_json
 from stforecast.cli.options import JSON
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 DESCRIBERS = (
     "stforecast.flower.described:of_node",
@@ -89,15 +93,23 @@ def _checked(path: Path, found: Description) -> Description:
     service = words[words.index("--service") + 1] if "--service" in words else None
     at = words.index("--horizon") + 1
     with open_cube(path) if found.cube is None else nullcontext(found.cube) as ds:
-        if ds.sizes["time"] >= 200 and found.about["step_minutes"] <= 24 * 60:
-            return found  # Long enough for any horizon.
-        if ds.sizes["time"] < 2:
+        n_steps = ds.sizes["time"]
+        if n_steps < 2:
             return found._replace(next_command="")
-        from stforecast.forecasting.quick import DEFAULT_METHOD, make_plan  # imports torch
+        least = _first_known(ds, service or next(iter(found.about["services"])))
+        from data_prep.cube import step_of
+        from stforecast.data.clock import Calendar
+        from stforecast.data.dates import DAY
+        from stforecast.data.window_spec import WindowSpec
+        from stforecast.forecasting.quick import choose_share
 
-        for horizon in (int(words[at]), 12, 6, 3, 1):
+        calendar, step = Calendar.from_cube(ds), step_of(ds)
+        usual = (int(words[at]), 12, 6, 3, 1)
+        for horizon in [h for h in usual if h >= least] or [round(DAY / step)]:
             with suppress(InputError):
-                make_plan(ds, horizon, service, DEFAULT_METHOD, {})
+                # The default method's windows; its module would import torch.
+                window = WindowSpec(1, 0, extra_lags="auto", profile="auto", horizon=horizon)
+                choose_share(calendar, n_steps, window.at(step))
                 words[at] = str(horizon)
                 return found._replace(next_command=shlex.join(words))
     if found.cube is None:
@@ -109,6 +121,21 @@ def _checked(path: Path, found: Description) -> Description:
     ends = ["--out", f"{without_suffix(path.name)}.nc"]
     words = ["stforecast", "prepare", "table", "--raw", str(path), *options, *ends]
     return found._replace(next_command=shlex.join(words))
+
+
+def _first_known(ds: xr.Dataset, service: str) -> int:
+    """Return how many steps ahead the first time of day is at which a service has any value."""
+    import pandas as pd
+
+    from data_prep.cube import local_time, observed, step_of
+    from stforecast.data.dates import DAY, divides_a_day
+
+    times, step = local_time(ds), step_of(ds)
+    if not divides_a_day(step) or times[-1] - times[0] < DAY:
+        return 1
+    known = times[observed(ds, service).notnull().any("cell").to_numpy()]
+    ahead = pd.date_range(times[-1] + step, periods=DAY // step, freq=step)
+    return 1 + int(pd.Index(ahead.time).isin(known.time).argmax())
 
 
 def describe_on_page(path: Path, page: Path) -> Description:

@@ -148,10 +148,11 @@ def _say_sleep(found: SleepPlan, files: dict[str, str], *, as_json: bool) -> Non
 
 def _lines(found: Months, files: dict[str, str], *, has_groups: bool) -> list[str]:
     """Describe what was written."""
+    sources = " and ".join(("level", *found.parts)).replace("growth", "the given growth")
     lines = [
         f"{files['path']}: busy hours of {counted(len(found.forecast), 'week')} from "
-        f"{found.forecast.index[0]:%Y-%m-%d}, by {' and '.join(('level', *found.parts))} of "
-        f"{counted(len(found.past), 'week')}; bounds were tested "
+        f"{found.forecast.index[0]:%Y-%m-%d}, from {sources}, after "
+        f"{counted(len(found.past), 'week')} of history; bounds were tested "
         f"{counted(found.tested, 'week')} ahead"
     ]
     if (passing := found.passing) is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from data_prep.base.errors import InputError, Stopped, Words, counted
+from data_prep.base.errors import InputError, Stopped, Words, counted, counted_span
 from data_prep.base.progress import doing
 from stforecast.cli import options
 from stforecast.cli.commands import (
@@ -282,8 +282,8 @@ def divide(
     apart = ", ".join(f"{name} {value:.2g} bits apart" for name, value in differ.bits().items())
     click.echo(
         f"{out}: {counted(len(parts.client_of), 'cell')} of {found.series.name}, "
-        f"{counted(len(parts), 'client')} of {parts.sizes.min()} to {parts.sizes.max()} cells; "
-        f"{apart}"
+        f"{counted(len(parts), 'client')} of "
+        f"{counted_span(parts.sizes.min(), parts.sizes.max(), 'cell')}; {apart}"
     )
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from data_prep.base.errors import counted, four_digits, in_minutes
+from data_prep.base.errors import counted, counted_span, four_digits, in_minutes
 from stforecast.bench import tables
 from stforecast.bench.grid_file import Published
 from stforecast.bench.run_groups import differing_settings, group_runs, grouped, pooled
@@ -353,7 +353,7 @@ def summary(run: ForecastRun) -> str:
     elif len(rounds):
         lines.append(tables.traffic_sentence(run))
     if sizes := run.about.get("cells_of_clients", {}).values():
-        span = f"{min(sizes)} to {max(sizes)} cells" if len(sizes) > 1 else f"{max(sizes)} cells"
+        span = counted_span(min(sizes), max(sizes), "cell")
         lines.append(f"{counted(len(sizes), 'client')} of {span}; errors of each in clients.csv")
     if note := _window_note(run):
         lines.append(note)

@@ -26,7 +26,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from data_prep.base.errors import InputError, close_to, counted, some
+from data_prep.base.errors import InputError, close_to, counted, counted_span, some
 from stforecast.data.events import read_texts
 from stforecast.data.partition import FORMS, parse_partition
 from stforecast.federated.core.data import ClientData
@@ -266,7 +266,8 @@ def say(clients: Partition, series: Series) -> None:
     if clients.by_cell or len(clients) == 1:
         return
     low, middle, high = np.percentile(clients.sizes, [0, 50, 100])
-    text = f"{len(clients)} clients of {low:.0f} to {high:.0f} cells, the median of {middle:g}"
+    text = f"{len(clients)} clients of {counted_span(int(low), int(high), 'cell')}"
+    text += f", the median of {middle:g}" if low < high else ""
     if series.adjacency is not None:
         roads = clients.cut(series.adjacency)
         text += (

@@ -730,6 +730,9 @@ def _naive(evaluation: Evaluation) -> dict[str, Any]:
     calendar, season = evaluation.data.calendar, evaluation.season
     span = season * calendar.step
     of_span = {DAY: "value one day before", WEEK: "value one week before"}
+    if np.isnan(evaluation.data.z).mean() > 0.01:
+        last = "last known value of the same time of"
+        of_span = {DAY: f"{last} day", WEEK: f"{last} the week"}
     return {"long_name": of_span.get(span, "last value"), "season_steps": season}
 
 

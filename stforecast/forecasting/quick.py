@@ -62,6 +62,7 @@ class Check(NamedTuple):
         last: last step.
         yardstick: what `naive` is the error of.
         bias: by which share the sum of the forecasts is above that of the values; NaN without any.
+        limited: mean absolute error of forecasts that are moved to the limits.
     """
 
     mae: float
@@ -70,6 +71,7 @@ class Check(NamedTuple):
     last: pd.Timestamp
     yardstick: str = "value one day before"
     bias: float = float("nan")
+    limited: float = float("nan")
 
     @property
     def skill(self) -> float:
@@ -81,6 +83,8 @@ class Check(NamedTuple):
         if np.isnan(self.mae):
             return f"not {days}: no value was recorded then, so errors and coverage are unknown"
         said = f"{days}: mean absolute error {four_digits(self.mae)}"
+        if self.limited > self.mae:
+            said += f", moved to the limits {four_digits(self.limited)}"
         if np.isnan(self.naive):
             said += " (nothing before to compare with)"
         elif not self.naive:
@@ -302,6 +306,10 @@ def check_forecasts(forecasts: xr.Dataset) -> Check:
     }
     if known.any() and np.nansum(np.abs(y[known])):
         named["bias"] = float((found["mae"] - y)[known].sum() / np.abs(y[known]).sum())
+    if known.any():
+        lower, upper = (forecasts.attrs.get(f"{end}_limit", np.nan) for end in ("lower", "upper"))
+        moved = np.fmin(np.fmax(found["mae"], lower), upper)
+        named["limited"] = float(np.abs(moved - y)[known].mean())
     times, step = local_times(forecasts)
     last = times[-1] + step * (forecasts.sizes["horizon"] - 1)  # Clocks may change on the way.
     first, last = (time.tz_localize(None) for time in (times[0], last))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from data_prep.base.errors import counted
+from data_prep.base.errors import counted, counted_span
 from stforecast.cli import options
 from stforecast.cli.commands import (
     CONFIG,
@@ -190,8 +190,8 @@ def divide(
         save_figure(division(table, images.class_names, images.domain_names, n_clients), out)
     counts = table[table["part"] == "train"].groupby("client")["samples"].sum()
     click.echo(
-        f"{out}: {len(images)} images of {images.name}, {len(counts)} clients with {counts.min()} "
-        f"to {counts.max()} training images each"
+        f"{out}: {len(images)} images of {images.name}, {len(counts)} clients with "
+        f"{counted_span(counts.min(), counts.max(), 'training image')} each"
     )
     if left_out := classes_left_out(table, images.class_names):
         click.echo(left_out)

@@ -37,7 +37,7 @@ def model_curves(
     `view` names a model, or several with commas between; the first that a method has is
     drawn; empty for each method's first, `every` for all of them.
     """
-    check_mask(runs, mask)
+    check(runs, mask=mask)
     chosen = [
         (group, name)
         for group in (curve.group for curve in image_curves(runs))
@@ -53,7 +53,7 @@ def _views(view: str, runs: Sequence[ImageRun]) -> Sequence[str]:
     if view == "every":
         return models
     chosen = next((name for name in view.split(", ") if name in models), view)
-    check_view(runs, chosen)
+    check(runs, view=chosen)
     return (chosen or models[0],)
 
 
@@ -68,17 +68,12 @@ def score(runs: Sequence[ImageRun], view: str, mask: str) -> np.ndarray:
     return np.array([100 * run.accuracy("last", view or None, mask) for run in runs])
 
 
-def check_view(runs: Sequence[ImageRun], view: str) -> None:
-    """Refuse a model that a run does not have."""
+def check(runs: Sequence[ImageRun], *, view: str = "", mask: str = "") -> None:
+    """Refuse a model that a run does not have, and a mask that it was not evaluated with."""
     for run in runs:
         if view and view not in run.views:
             raise choose(f"model of {run.label}", view, run.views)
-
-
-def check_mask(runs: Sequence[ImageRun], mask: str) -> None:
-    """Refuse a mask that a run was not evaluated with."""
-    for run in runs:
-        if mask not in run.masks:
+        if mask and mask not in run.masks:
             raise choose(f"mask of {run.label}", mask, run.masks)
 
 
@@ -190,8 +185,7 @@ def accuracy_sweep(
             images; or, for task streams, `task classes`, of the test image's task.
         width: width of the figure in inches.
     """
-    check_view(runs, view)
-    check_mask(runs, mask)
+    check(runs, view=view, mask=mask)
     image_curves(runs)
     return draw_sweep(
         runs,
@@ -223,7 +217,7 @@ def retention(
             far; or `task classes`, of the test image's task.
         width: width of the figure in inches.
     """
-    check_mask(runs, mask)
+    check(runs, mask=mask)
     fig, axes = drawing.panels(width, 0.38 * width, 2, n_columns=2, sharey=True)
     for curve in image_curves(runs):
         tables = [run.stages() for run in curve.group.runs]

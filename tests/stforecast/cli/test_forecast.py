@@ -110,6 +110,16 @@ def test_a_period_is_advised_as_this_command_takes_it(stforecast, tmp_path):
     assert not stforecast(*words, "--set", "period=52")[0]
 
 
+def test_the_next_command_keeps_the_kind_of_a_packed_table(stforecast, tmp_path):
+    hours = pd.date_range("2024-01-01", periods=240, freq="h", name="time")
+    daily = 5 + np.sin(2 * np.pi * hours.hour / 24)
+    pd.DataFrame({"a": daily, "b": daily}, hours).to_csv(tmp_path / "a.csv.gz")
+    words = ["forecast", tmp_path / "a.csv.gz", "--layout", "wide", "--horizon", "3"]
+    code, out, err = stforecast(*words, "--method", "seasonal_day", "--out", tmp_path / "out")
+    assert code == 0, err
+    assert "--history NEWER.csv.gz" in out.splitlines()[-1]
+
+
 def test_the_check_compares_with_the_day_before():
     from stforecast.forecasting.quick import check_forecasts
 
@@ -134,6 +144,9 @@ def test_the_check_compares_with_the_day_before():
     assert "error 1; the value one day before has none; sums are" in str(exact)
     assert check.bias == 2 / 3
     assert str(check).endswith("; sums are 66.7% too high")
+    limited = check_forecasts(ds.assign_attrs(lower_limit=5.0))
+    assert (limited.mae, limited.limited) == (1.0, 3.5)
+    assert "error 1, moved to the limits 3.5, 75% below" in str(limited)
     alone = check_forecasts(ds.assign(seasonal_naive=ds["y"] * np.nan))
     assert "mean absolute error 1 (nothing before to compare with)" in str(alone)
     unknown = str(check_forecasts(ds.assign(y=ds["y"] * np.nan)))

@@ -3,6 +3,8 @@
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import h5py
@@ -16,7 +18,9 @@ from data_prep.cube import make_cube, write_cube
 from data_prep.description import describe_cube
 from stforecast.cli.info import describe, describe_on_page
 from stforecast.cli.main import main
+from stforecast.forecasting import DEFAULT_METHOD
 from stforecast.forecasting.config import read_by
+from stforecast.forecasting.quick import make_plan
 from stforecast.report import profile
 
 HOURS = pd.date_range("2024-01-01", periods=4, freq="h")
@@ -78,6 +82,43 @@ def test_the_next_command_can_be_pasted(tmp_path, n_steps, horizon):
     assert words[words.index("--horizon") + 1] == horizon
     assert words[2] == str(tmp_path / "my town.nc")
     assert words[words.index("--service") + 1] == "DL Traffic (GB)"
+
+
+@pytest.mark.parametrize(("n_days", "horizon"), [(10, "96"), (2, None)])
+def test_the_next_command_reaches_times_of_day_that_have_values(tmp_path, n_days, horizon):
+    times = pd.date_range("2024-01-01", periods=96 * n_days, freq="15min")
+    values = np.where((times.hour >= 6) & (times.hour < 18), times.hour + 1.0, np.nan)
+    at = times.get_loc(times[np.isfinite(values)][-1]) + 1
+    about = dict.fromkeys(("title", "source", "license", "units"), "1")
+    cube = make_cube({"load": values[:at, None]}, times[:at], np.arange(1), **about)
+    command = describe(write_cube(cube, tmp_path / "metro.nc")).next_command
+    words = shlex.split(command)
+    assert (words[words.index("--horizon") + 1] if words else None) == horizon
+
+
+def test_a_small_table_is_described_without_torch(tmp_path):
+    pd.DataFrame({"a": np.arange(48.0)}, pd.date_range("2024", periods=48, freq="h")).to_csv(
+        tmp_path / "a.csv", index_label="time"
+    )
+    code = "import sys; from pathlib import Path; from stforecast.cli.info import describe; "
+    code += "print(describe(Path('a.csv')).next_command, 'torch' in sys.modules)"
+    words = [sys.executable, "-c", code]
+    found = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert found.stdout.split()[-5:] == ["--horizon", "12", "--out", "forecast/", "False"]
+
+
+@pytest.mark.parametrize("n_steps", [30, 48, 70, 120, 190])
+def test_the_horizon_of_the_next_command_is_one_that_the_default_takes(tmp_path, n_steps):
+    values = np.arange(2.0 * n_steps).reshape(-1, 2) % 24
+    times = pd.date_range("2024-01-01", periods=n_steps, freq="h")
+    about = dict.fromkeys(("title", "source", "license", "units"), "1")
+    cube = make_cube({"load": values}, times, np.arange(2), **about)
+    words = shlex.split(describe(write_cube(cube, tmp_path / "a.nc")).next_command)
+    found = int(words[words.index("--horizon") + 1])
+    make_plan(cube, found, None, DEFAULT_METHOD, {})
+    for longer in (h for h in (24, 12, 6, 3) if h > found):
+        with pytest.raises(InputError):
+            make_plan(cube, longer, None, DEFAULT_METHOD, {})
 
 
 def test_a_short_table_of_services_is_to_be_prepared(tmp_path, monkeypatch, capsys):

@@ -433,7 +433,7 @@ def test_a_quick_forecast_reads_events_and_says_what_it_assumes(stforecast, town
     )  # fmt: skip
     assert code == 0
     assert f"those in {table}, and no others (--events)" in out
-    assert out.splitlines()[-1].endswith("--out forecast.csv --events NEWER.csv")
+    assert out.splitlines()[-1].endswith("--out forecast.csv --events EVENTS.csv")
 
 
 def test_intervals_are_predicted_drawn_and_checked_for_leaks(stforecast, town, tmp_path):

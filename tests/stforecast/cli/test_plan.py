@@ -34,7 +34,8 @@ def test_months_are_planned_from_the_data_of_the_run(stforecast, run, tmp_path):
     asked += ["--groups", run.parent / "members.csv", "--growth", "1.1", "--out", out]
     code, text, err = stforecast(*asked, "--report", tmp_path / "months.html")
     assert code == 0, err
-    assert "busy hours of 3 weeks from 2024-04-15, by level and growth of 6 weeks" in text
+    assert "busy hours of 3 weeks from 2024-04-15" in text
+    assert "from level and the given growth, after 6 weeks of history" in text
     assert "groups: a group's threshold is its own" in text
     weeks, dates = pd.read_csv(out), pd.read_csv(tmp_path / "months-dates.csv")
     assert len(weeks) == 3 * 7

@@ -73,6 +73,13 @@ def test_all_that_skill_is_measured_with_repeats_the_week():
     assert forecaster.backtest(table, folds=2).estimates["skill"].value == 0
 
 
+def test_the_yardstick_of_data_with_gaps_is_the_last_known_value():
+    table, split = weekly(35)
+    table.iloc[::24] = np.nan
+    check = check_forecasts(Forecaster("seasonal_week", split=split).fit(table).test_forecasts())
+    assert "last known value of the same time of the week" in str(check)
+
+
 def test_the_day_before_is_the_yardstick_where_days_are_alike(table):
     assert better_season(prepared(table, "days:5,2,3")) == 24
 
