@@ -13,6 +13,8 @@ from scipy.stats import ks_2samp
 from data_prep.base.errors import InputError
 from data_prep.cube import make_cube
 from stforecast.cli.main import main
+from stforecast.report.section import Section
+from stforecast.report.sections import SECTIONS
 from stforecast.service.delivery import end_of
 from stforecast.service.folder import last_state, read_state
 from stforecast.service.monitor import ALARM, METRICS, TABLE, _drift, monitor
@@ -50,7 +52,9 @@ def test_errors_by_span_are_those_of_the_values_that_came(watched):
     assert watch.errors[28].n == 72 - 15 - 24  # What cell b repeats does not count.
     by_cell = pd.read_csv(watched / "service" / TABLE)
     assert by_cell["cell"].tolist() == ["a", "b", "c"]
-    np.testing.assert_allclose(by_cell["bias_7d"], np.nanmean(error, axis=(1, 2)), atol=1e-4)
+    assert np.isnan(error[1]).all()  # Cell b has no bias.
+    biases = [np.nanmean(error[0]), np.nan, np.nanmean(error[2])]
+    np.testing.assert_allclose(by_cell["bias_7d"], biases, atol=1e-4)
     # Each cell alone is as far from its own scale as all are on average.
     assert by_cell["mase_1d"].min() < float(watch.errors[1].mase) < by_cell["mase_1d"].max()
 
@@ -205,6 +209,19 @@ def test_settings_that_cannot_be(tmp_path, text, message):
     (tmp_path / "service.toml").write_text(text)
     with pytest.raises(InputError, match=message):
         ServiceSettings.read(tmp_path)
+
+
+def test_the_page_has_the_sections_of_other_packages(watched, tmp_path, monkeypatch):
+    def widest(outlook, series):
+        return Section("Widest bounds", [f"{series.service} of {len(outlook.plan)} cells"], [])
+
+    sections = {**SECTIONS, "widest": widest}
+    monkeypatch.setattr("stforecast.report.write.SECTIONS", sections)
+    monitor(watched, MORNING, tmp_path / "service.html")
+    text = (tmp_path / "service.html").read_text()
+    headings = re.findall(r"<h2[^>]*>(.*)</h2>", text)
+    assert headings == ["Records until Sunday 11 February 2024 23:00", "Widest bounds"]
+    assert "<p>load of 3 cells</p>" in text
 
 
 def test_the_page_begins_with_the_alarms_and_names_the_worst_cells(watched, tmp_path):
