@@ -87,7 +87,9 @@ class TaskSection extends PlainSection {
       this.select(this.cell);
     });
     find("input.cell").addEventListener("change", (event) => this.open(event.target.value.trim()));
-    for (const button of this.section.querySelectorAll("button.open")) {
+    const own = `#${this.section.id} button.open`;  // The coming span shows cells of plain sections, too.
+    const opening = this.task.ahead ? `${own}, section:not(.task) button.open` : own;
+    for (const button of document.querySelectorAll(opening)) {
       button.addEventListener("click", () => {
         this.open(button.dataset.cell);
         this.section.querySelector(".controls").scrollIntoView({ block: "start" });

@@ -12,9 +12,10 @@ from report_pages import write_report
 
 from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.groups import read_groups
-from stforecast.forecasting.outlook import make_outlook
+from stforecast.forecasting.outlook import Outlook, make_outlook
 from stforecast.plots.cell_map import find_places
 from stforecast.report.sections.coming import coming, unfounded
+from stforecast.report.sections.exceedances import exceedances
 from stforecast.report.tables import Arrays, Table
 from stforecast.report.write import ReportPage
 
@@ -174,7 +175,7 @@ def test_the_forecast_is_drawn_before_the_load_event(browser, page):
     edge = "one => one.getBoundingClientRect().toJSON()"
     ticks = browser.run(f"[...{chart}.querySelectorAll('.xtick text')].map({edge})")
     assert all(a["right"] < b["left"] for a, b in itertools.pairwise(ticks))
-    assert browser.run("document.querySelectorAll('#section-1 .main-svg').length") > 0
+    assert browser.run("document.querySelectorAll('#section-2 .main-svg').length") > 0
     assert browser.problems == []
 
 
@@ -257,3 +258,62 @@ def test_a_long_reason_is_wrapped(browser, town_ahead, tested, tmp_path):
     browser.open(made.write(tmp_path / "page.html", "A page", ""))
     wide = "[...document.querySelectorAll('.scroll')].some(s => s.scrollWidth > s.clientWidth)"
     assert not browser.run(wide)
+
+
+def spans_of(series, values, chances=None, sums=None, **attrs):
+    """The section on four hours of two cells with thresholds of 10 and 20."""
+    times = pd.date_range("2024-03-15 21:00", periods=4, freq="h")
+    table = pd.DataFrame(values, times, ["a", "b"])
+    table.attrs = attrs
+    chances = None if chances is None else pd.DataFrame(chances, times, ["a", "b"])
+    plan = pd.DataFrame({"threshold": [10.0, 20.0]}, ["a", "b"])
+    return exceedances(Outlook(table, None, plan, chances, sums=sums), series)
+
+
+def test_spans_above_the_threshold_are_listed_the_most_probable_first(town):
+    values = np.array([[11, 9], [10, 21], [12, 25], [13, np.nan]])
+    chances = np.array([[0.6, 0.1], [0.5, 0.55], [0.7, 0.9], [0.8, np.nan]])
+    found = spans_of(town[1], values, chances)
+    (table,) = found.tables
+    assert table.opens == "cell"
+    assert [[*row.values()] for row in table.rows] == [
+        ["b", "90.0 %", "2024-03-15 22:00", "2024-03-16 00:00", "2", "25", "20"],
+        ["a", "80.0 %", "2024-03-15 23:00", "2024-03-16 01:00", "2", "13", "10"],
+        ["a", "60.0 %", "2024-03-15 21:00", "2024-03-15 22:00", "1", "11", "10"],
+    ]
+
+
+def test_spans_of_speeds_are_below_and_without_bounds_the_longest_is_first(town):
+    values = np.array([[9, 25], [12, 19], [12, 18], [12, 30]])
+    found = spans_of(town[1], values, service="speed", units="km/h")
+    assert found.name == "Spans below the threshold"
+    assert [[*row.values()][-2:] for row in found.tables[0].rows] == [["18", "20"], ["9", "10"]]
+    assert "highest probability" not in found.tables[0].columns
+
+
+def test_without_a_span_or_a_threshold_there_is_no_list(town, town_ahead):
+    assert spans_of(town[1], np.zeros((4, 2))) is None
+    series, found = town_ahead
+    plan = found.plan.drop(columns="threshold")
+    assert exceedances(dataclasses.replace(found, plan=plan), series) is None
+
+
+def test_spans_of_groups_come_first(town):
+    values, limits = np.full((4, 2), 30.0), {"threshold": [50.0]}
+    index = pd.Index(["site x"])
+    of_group = pd.DataFrame([[40], [60], [40], [40]], pd.date_range("2024-03-15", periods=4), index)
+    sums = Outlook(of_group, None, pd.DataFrame(limits, index), None)
+    first, then = spans_of(town[1], values, sums=sums).tables
+    assert [row["group"] for row in first.rows] == ["site x"]
+    assert [row["cell"] for row in then.rows] == ["a", "b"]
+
+
+def test_a_click_in_a_section_without_charts_draws_the_cell(browser, page):
+    browser.open(page)
+    opened = "document.querySelector('#section-0 input.cell')"
+    browser.run(f"({opened}.value = 'calm', {opened}.dispatchEvent(new Event('change')))")
+    browser.run("document.querySelector('#section-1 button.open').click()")
+    assert browser.run(f"{opened}.value") == "busy"
+    title = "document.querySelector('#section-0 [data-chart=series] .gtitle').textContent"
+    assert browser.run(title) == "cell busy"
+    assert browser.problems == []
