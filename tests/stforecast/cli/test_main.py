@@ -651,7 +651,7 @@ def test_without_a_command_there_is_help(stforecast):
         (["export", "nowhere.nc", "--out", "b.h5"], "nowhere.nc: no cube here"),
         (
             ["list", "cities"],
-            "Invalid value for '{methods|data|formats|models|metrics|plots|partitions|",
+            "Invalid value for '{methods|data|formats|models|metrics|plots|sections|",
         ),
         (["simulate", "--out", "b", "--cells", "0"], "cells is 0; give 1 to"),
     ],
