@@ -376,10 +376,9 @@ class Forecaster(Estimator):
         tested = self.tested()
         if interval is None or tested is None:
             raise InputError(
-                "paths need bounds and tested forecasts; train with ",
-                Words("{intervals:normalised}"),
+                "paths need bounds and tested forecasts; give ", Words("{intervals:normalised}"),
                 ", and load the folder of the run rather than of a saved model",
-            )
+            )  # fmt: skip
         return sample_paths(found, interval, tested, n, limits or self.limits)
 
     def predict_groups(

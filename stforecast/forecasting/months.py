@@ -246,10 +246,12 @@ def _logs(peaks: pd.DataFrame) -> np.ndarray:
 def _weeks_until(until: str, end: pd.Timestamp) -> int:
     """Return the number of weeks from the end of a history to the end of a month or day."""
     try:
-        last = pd.Period(until).end_time
+        last = pd.Period(until)
+        if str(last) != until:  # pandas takes 05.12.2025 for a day in May.
+            raise ValueError(until)
     except ValueError as e:
         raise InputError(f"until is {until!r}; give a month or a day, such as 2025-06") from e
-    found = math.ceil((last - end.tz_localize(None)) / WEEK)
+    found = math.ceil((last.end_time - end.tz_localize(None)) / WEEK)
     if found < 1:
         raise InputError(
             f"until is {until}, and the history ends {end - pd.Timedelta('1ns'):%Y-%m-%d}; give a "

@@ -162,6 +162,8 @@ def test_short_histories_are_refused_or_warned_of(caplog):
         ({"until": "2021-05"}, "the history ends 2022-07"),
         ({"until": "2022-07-02"}, "2022-07-02, and the history ends 2022-07-17;"),
         ({"until": "soon"}, "give a month or a day"),
+        ({"until": "05.08.2022"}, "give a month or a day"),
+        ({"until": "2022-13"}, "give a month or a day"),
         ({"until": "2022-08", "threshold": 0.0}, "above 0"),
         ({"until": "2022-08", "threshold": {"a": 1.0}}, "2 of 3 cells have no threshold"),
         ({"until": "2022-08", "growth": {"a": 1.1, "b": 1.2}}, "growth of cell c is missing"),
