@@ -189,10 +189,12 @@ def zone_text(zone: str) -> str:
 
 
 def period(about: Mapping[str, Any]) -> str:
-    """Return the span of a cube in local time, with its zone."""
+    """Return the span of a cube in local time, with its zone; seconds only if there are any."""
     zone = about["time_zone"]
     clock = f"local time, {zone}" if about["clock"] == "local" or zone != "UTC" else "UTC"
-    return f"{about['first'][:16]} to {about['last'][:16]} ({clock})"
+    first, last = str(about["first"]), str(about["last"])
+    end = 16 if first.endswith(":00") and last.endswith(":00") else None
+    return f"{first[:end]} to {last[:end]} ({clock})"
 
 
 def _services(services: Mapping[str, Mapping[str, Any]]) -> str:

@@ -296,7 +296,7 @@ def _refuse_steps(
             reason = Words(
                 "if the records are at uneven times, put them into even steps with {resample} "
                 "{agg:mean} if they are levels, {agg:sum} if they are counts, {agg:count} if each "
-                "row is an event; else ",
+                "row is an event, or {agg:total} for the sum of its values; else ",
                 resample=frequency(longer_step(np.diff(axis[~absent]), axis[1] - axis[0])),
             )
         refuse_gap(message, origin, gaps, reason)

@@ -32,6 +32,7 @@ from data_prep.readers.times import read_times
 from data_prep.readers.units import is_level, usual
 
 SHOWN = 5
+LISTED = 30  # Cells in an option; with more, an ellipsis that no command takes for a cell.
 
 log = StepLog("steps")
 
@@ -419,9 +420,10 @@ def _make_cube(
         log.warning(table.origin, f"without a value in any cell: {some(empty, 6)}")
     for variable in (v for v in values if v not in empty and not seen[v].all()):
         absent = cells[~seen[variable]]  # No model can be trained for them.
+        listed = absent.tolist() if absent.size <= LISTED else [*absent[:SHOWN].tolist(), "…"]
         advice = table.origin.either(
-            Words("{cells}", cells=f"{ALL_BUT}{','.join(map(str, absent[:SHOWN]))}"),
-            f"df.drop(columns={absent[:SHOWN].tolist()})",
+            Words("{cells}", cells=f"{ALL_BUT}{','.join(map(str, listed))}"),
+            f"df.drop(columns={listed})",
         )
         shown = f"{counted(absent.size, 'cell')} without a value of {variable}"
         log.warning(table.origin, f"{shown}: {some(absent, SHOWN)}; leave out by ", advice)

@@ -394,7 +394,8 @@ def _to_even(gaps: np.ndarray, uneven: np.ndarray, length: pd.Timedelta) -> tupl
     usual = [pd.Timedelta(seconds=n) for n in (*seconds, *(3600 * h for h in (1, 2, 3, 6, 12, 24)))]
     resample = Words(
         "put the records into even steps with {resample} {agg:mean} if they are levels, {agg:sum} "
-        "if they are counts, {agg:count} if each row is an event",
+        "if they are counts, {agg:count} if each row is an event, {agg:total} for the sum of its "
+        "values",
         resample=frequency(min(usual, key=lambda s: abs(s - length)) if is_close else step),
     )
     if length % pd.Timedelta("1D") or off > pd.Timedelta("1h"):

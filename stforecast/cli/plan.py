@@ -43,7 +43,7 @@ def plan_command(
         out: table to write, .csv or .xlsx: a row for each cell and week. With --threshold a second
             table, NAME-dates, lists when each cell passes it, the most probable first. With
             --sleep a row for each cell that can sleep.
-        until: month or day of the last week, such as 2025-06.
+        until: month or day of the last week, such as 2025-06 or 2025-06-30.
         sleep: largest own load of a sleeping cell in the data's units, below=LOAD. Separated by
             commas, also the probability that is wanted for the whole span (probability=0.95), and
             the power of a cell in watts (idle=130,full=224,asleep=75).

@@ -308,7 +308,7 @@ def score_command(
     doubled forecasts, other times, zones and units, and for origins after their targets.
 
     Options:
-        protocol: milan88, milan10000 or metr-la.
+        protocol: name of the protocol, milan88, milan10000 or metr-la.
         data: cube of the protocol; an error says how to prepare it.
         reference: row that the others are compared with; by default the one of the lowest error.
         out: CSV of the sums of errors by day, to keep or to compare.

@@ -181,7 +181,7 @@ def read_runs(folder: Path, values: xr.DataArray, protocol: Protocol) -> list[Fo
     """Read the forecasts of finished runs, one row for each label; folds are joined.
 
     Raises:
-        InputError: if a run lacks targets of the protocol.
+        InputError: if a run lacks targets of the protocol, or has other cells or values.
     """
     found = []
     times = values.indexes["time"]
@@ -195,9 +195,18 @@ def read_runs(folder: Path, values: xr.DataArray, protocol: Protocol) -> list[Fo
         first = pd.DatetimeIndex(forecasts.indexes["time"]).tz_localize("UTC")
         local = first.tz_convert(values.attrs["time_zone"]).tz_localize(None)
         where = local.get_indexer(times[task.first + task.every * np.arange(task.count)])
+        remedy = "make the run with the data and test part of the protocol, see docs/compare.md"
         if (where < 0).any():
-            raise InputError(f"{folder}, {label}: no forecasts of all origins of {protocol.name}")
+            raise InputError(
+                f"{folder}, {label}: no forecasts of all origins of {protocol.name}; {remedy}"
+            )
         tested = forecasts.isel(time=where).transpose("time", "horizon", "cell")
+        same = [*map(str, tested.indexes["cell"])] == [*map(str, values.indexes["cell"])]
+        y = values.to_numpy()[task.targets]
+        if not same or not np.allclose(np.where(np.isfinite(y), tested["y"], y), y, equal_nan=True):
+            raise InputError(
+                f"{folder}, {label}: its cells or values are not those of {protocol.name}; {remedy}"
+            )
         levels = {0.5: tested["y_hat"].to_numpy()}
         for coverage, ends in bounds_of(tested).items():
             for level, end in zip(((1 - coverage) / 2, (1 + coverage) / 2), ends, strict=True):

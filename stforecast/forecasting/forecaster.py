@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError, choose
+from data_prep.base.errors import InputError, Words, choose
 from data_prep.base.progress import doing
 from data_prep.netcdf import dump_blocks
 from stforecast.bench.progress import rounds_bar
@@ -382,9 +382,9 @@ class Forecaster(Estimator):
         tested = self.tested()
         if interval is None or tested is None:
             raise InputError(
-                "paths need bounds and tested forecasts; fit with intervals, and load the folder "
-                "of a run rather than of a saved model"
-            )
+                "paths need bounds and tested forecasts; give ", Words("{intervals:normalised}"),
+                ", and load the folder of the run rather than of a saved model",
+            )  # fmt: skip
         return sample_paths(found, interval, tested, n, limits or self.limits)
 
     def predict_groups(

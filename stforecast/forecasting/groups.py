@@ -168,8 +168,9 @@ def _of_cube(text: str, series: Series) -> dict[str, list[str]]:
     columns = {}
     for name in [part.strip() for part in text.split(",")]:
         if name not in known:
-            has = "" if known else f"; {series.name} has no columns by cell"
-            raise InputError(choose("group", name, list(known)), f"{has}; or {REMEDY}")
+            if not known:
+                raise InputError(f"group {name!r}: {series.name} has no columns by cell; {REMEDY}")
+            raise InputError(choose("group", name, list(known)), f"; or {REMEDY}")
         columns[name] = ["" if pd.isna(v) else str(v) for v in known[name].tolist()]
     return columns
 

@@ -246,14 +246,16 @@ def _logs(peaks: pd.DataFrame) -> np.ndarray:
 def _weeks_until(until: str, end: pd.Timestamp) -> int:
     """Return the number of weeks from the end of a history to the end of a month or day."""
     try:
-        last = pd.Period(until).end_time
+        last = pd.Period(until)
+        if str(last) != until:  # pandas takes 05.12.2025 for a day in May.
+            raise ValueError(until)
     except ValueError as e:
         raise InputError(f"until is {until!r}; give a month or a day, such as 2025-06") from e
-    found = math.ceil((last - end.tz_localize(None)) / WEEK)
+    found = math.ceil((last.end_time - end.tz_localize(None)) / WEEK)
     if found < 1:
         raise InputError(
-            f"until is {until}, and the history ends {end:%Y-%m-%d}; give a later month, or newer "
-            "data by ", Words("{history}"),
+            f"until is {until}, and the history ends {end - pd.Timedelta('1ns'):%Y-%m-%d}; give a "
+            "later month, or newer data by ", Words("{history}"),
         )  # fmt: skip
     return found
 
@@ -429,8 +431,9 @@ def _factors(
     common = np.nan if isinstance(growth, Mapping) else growth
     found = np.array([next((given[k] for k in of if k in given), common) for of in names], float)
     if (odd := ~(np.isfinite(found) & (found > 0))).any():
+        value = "missing" if np.isnan(found[odd][0]) else f"{found[odd][0]:g}"
         raise InputError(
-            f"growth of cell {labels[:n][odd][0]} is {found[odd][0]:g} (nan if none is given); "
+            f"growth of cell {labels[:n][odd][0]} is {value}; "
             "give factors above 0, 1.2 for 20 %, for each cell, its group or its level"
         )
     if groups is None:

@@ -55,8 +55,8 @@ class Sleep:
         powers = 0 <= self.asleep < self.idle <= self.full < math.inf
         if not (powers and 0 < self.below < math.inf and 0 < self.probability < 1):
             raise InputError(
-                f"found {self}; below must be above 0, probability between 0 and 1, and power must "
-                "rise from asleep to idle to full"
+                f"found {self}; expected below above 0, probability between 0 and 1, such as 0.9, "
+                "and power that rises from asleep to idle to full; correct what differs"
             )
 
     @classmethod
@@ -64,14 +64,16 @@ class Sleep:
         """Return what a text such as `below=10,probability=0.9` asks for.
 
         Raises:
-            InputError: if a name is unknown, a value is no number, or `below` is missing.
+            InputError: if a name is unknown, a value is no number or out of its range, or `below`
+                is missing.
         """
         known = [field.name for field in fields(cls)]
         pairs = [part.partition("=")[::2] for part in text.split(",")]
+        values: dict[str, float] = {}
         with contextlib.suppress(ValueError):
             values = {name.strip(): float(value) for name, value in pairs}
-            if "below" in values and len(values) == len(pairs) and values.keys() <= {*known}:
-                return cls(**values)
+        if "below" in values and len(values) == len(pairs) and values.keys() <= {*known}:
+            return cls(**values)
         raise InputError(
             f"sleep is {text!r}; give below=LOAD and, separated by commas, any of "
             f"{', '.join(known[1:])}, each once, such as below=10,probability=0.9"

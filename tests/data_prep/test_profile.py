@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from data_prep.cube import open_cube
-from data_prep.described import profile_facts
-from data_prep.description import profile
+from data_prep.described import period, profile_facts
+from data_prep.description import profile, span_of
 from data_prep.readers.steps import from_frame
 from stforecast.cli.info import describe
 from stforecast.cli.main import cli
@@ -100,3 +100,14 @@ def test_info_profiles_a_table_and_its_next_command_works(frame, tmp_path, capsy
     capsys.readouterr()
     cli.main(["info", str(folder / "*.csv"), "--json"], standalone_mode=False, obj={})
     assert json.loads(capsys.readouterr().out)["profile"]["value"]["cells_seen"] == 5
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [("1h", "2024-01-01 00:00 to 2024-01-01 02:00"), ("45s", "00:00:00 to 2024-01-01 00:01:30"),
+     ("10ms", "to 2024-01-01 00:00:00.020000")],
+)  # fmt: skip
+def test_a_period_shows_seconds_where_it_needs_them(step, expected):
+    times = pd.date_range("2024-01-01", periods=3, freq=step)
+    span = period(span_of(from_frame(pd.DataFrame({"a": [1.0, 2.0, 3.0]}, times))))
+    assert expected in span

@@ -506,6 +506,9 @@ def test_cells_without_a_value_are_pointed_out(table, caplog):
     caplog.clear()
     read(path, layout="wide", cells="not:b")
     assert "without a value" not in caplog.text
+    many = {f"c{n}": NAN for n in range(6)}
+    read(table({"time": HOURS, "a": VALUES, **many}), layout="wide")
+    assert "leave out by cells='not:c0,c1,c2,c3,c4,c5'" in caplog.text
     from_frame(pd.DataFrame(columns).set_index("time"))
     assert "leave out by `df.drop(columns=['b'])`" in caplog.text
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 from click.testing import CliRunner
 
 from data_prep.base.errors import InputError, Words
@@ -156,6 +157,28 @@ def test_runs_and_files_are_compared(town, tmp_path, capsys):
     assert list(json.loads(capsys.readouterr().out)["tasks"]) == ["one day"]
     with pytest.raises(InputError, match=r"mine is .* another row"):
         score([*paths, paths[0]], cube, made)
+
+
+@pytest.mark.parametrize(
+    ("change", "split", "message"),
+    [
+        (lambda cube: cube * 2, "days:6,2,2", "cells or values"),
+        (lambda cube: cube.isel(cell=[0]), "days:6,2,2", "cells or values"),
+        (lambda cube: cube, "days:6,3,1", "all origins"),
+    ],
+)
+def test_runs_on_other_targets_are_refused(town, tmp_path, change, split, message):
+    made, cube = town
+    with xr.open_dataset(cube) as ds:
+        other = change(ds.load()).assign_attrs(ds.attrs)
+    other["calls"].attrs["units"] = "1"
+    other.to_netcdf(tmp_path / "other.nc")
+    runs.run(
+        "ridge", tmp_path / "other.nc", tmp_path / "run",
+        {"split": split, "horizon": 24, "intervals": "none"},
+    )  # fmt: skip
+    with pytest.raises(InputError, match=f"{message}.*; make the run with"):
+        score([tmp_path / "run"], cube, made)
 
 
 def test_other_data_are_refused(town, monkeypatch):

@@ -109,6 +109,8 @@ def test_a_cell_without_a_forecast_is_left_out_of_its_sums():
 
 def test_columns_of_a_cube_are_levels(town):
     series = as_series(town, None)
+    with pytest.raises(InputError, match=r"'site': .* has no columns by cell; give a CSV"):
+        read_groups("site", series)
     columns = {"site": np.array(["x", "x", "y", "y"]), "city": np.array(["m"] * 4)}
     object.__setattr__(series, "columns", columns)
     found = read_groups("site, city", series)

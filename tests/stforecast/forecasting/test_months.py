@@ -160,11 +160,14 @@ def test_short_histories_are_refused_or_warned_of(caplog):
     ("given", "message"),
     [
         ({"until": "2021-05"}, "the history ends 2022-07"),
+        ({"until": "2022-07-02"}, "2022-07-02, and the history ends 2022-07-17;"),
         ({"until": "soon"}, "give a month or a day"),
+        ({"until": "05.08.2022"}, "give a month or a day"),
+        ({"until": "2022-13"}, "give a month or a day"),
         ({"until": "2022-08", "threshold": 0.0}, "above 0"),
         ({"until": "2022-08", "threshold": {"a": 1.0}}, "2 of 3 cells have no threshold"),
-        ({"until": "2022-08", "growth": {"a": 1.1, "b": 1.2}}, "growth of cell c is nan"),
-        ({"until": "2022-08", "growth": -1.0}, "growth of cell a is -1 .*give factors above 0"),
+        ({"until": "2022-08", "growth": {"a": 1.1, "b": 1.2}}, "growth of cell c is missing"),
+        ({"until": "2022-08", "growth": -1.0}, "growth of cell a is -1; give factors above 0"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(given, message):

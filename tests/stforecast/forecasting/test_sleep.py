@@ -121,5 +121,11 @@ def test_a_wish_that_cannot_be_read_is_refused(text):
         Sleep.read(text)
 
 
+@pytest.mark.parametrize("text", ["below=1,probability=90", "below=1,idle=300", "below=-1"])
+def test_a_number_out_of_its_range_is_named(text):
+    with pytest.raises(InputError, match=r"found .*probability between 0 and 1.*rises"):
+        Sleep.read(text)
+
+
 def test_a_wish_is_read():
     assert Sleep.read("below=10, probability=0.9,idle=100") == Sleep(10, 0.9, 100)
