@@ -26,20 +26,46 @@ class _DeferredErrorFile(io.FileIO):
     """A file that stores its first write error instead of raising it.
 
     HDF5 cannot close a file on a full disk: its objects stay open and the process crashes with a
-    segmentation fault. So writes seem to succeed, and `hdf5_target` raises the error at the end.
+    segmentation fault, as it may if it reads back other bytes than it wrote. So writes seem to
+    succeed, and later ones stay in memory; `hdf5_target` raises the error at the end.
     """
 
     failure: OSError | None = None
+    _page = 4096
+
+    def __init__(self, path: Path, mode: str) -> None:
+        super().__init__(path, mode)
+        self._kept: dict[int, bytearray] = {}
+        self._end = 0
 
     def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        done = 0
+        view, begin, done = memoryview(data).cast("B"), self.tell(), 0
         try:
             while self.failure is None and done < len(view):
                 done += super().write(view[done:]) or 0
         except OSError as e:
             self.failure = e
+        if done < len(view):
+            for kept, place in self._pages(begin + done, len(view) - done, make=True):
+                kept[:] = view[done + place.start : done + place.stop]
+            self._end = max(self._end, self.seek(begin + len(view)))
         return len(view)
+
+    def readinto(self, buffer: Any) -> int:
+        view, begin = memoryview(buffer).cast("B"), self.tell()
+        read = super().readinto(view) or 0
+        if self._kept:
+            view[read:] = bytes(len(view) - read)
+            for kept, place in self._pages(begin, len(view), make=False):
+                view[place] = kept
+            read = self.seek(begin + len(view)) - begin
+        return read
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        place = super().seek(offset, whence)
+        if whence == io.SEEK_END and place < self._end + offset:
+            place = super().seek(self._end + offset)
+        return place
 
     def truncate(self, size: int | None = None) -> int:
         try:
@@ -47,6 +73,19 @@ class _DeferredErrorFile(io.FileIO):
         except OSError as e:
             self.failure = self.failure or e
             return self.tell() if size is None else size
+
+    def _pages(self, begin: int, length: int, *, make: bool) -> Iterator[tuple[memoryview, slice]]:
+        """Yield what is kept of some bytes, and its place among them; `make` keeps all of them."""
+        for number in range(begin // self._page, -(-(begin + length) // self._page)):
+            first = number * self._page
+            if make and number not in self._kept:
+                self._kept[number] = bytearray(self._page)
+                super().seek(first)
+                super().readinto(self._kept[number])
+            if number in self._kept:
+                start, stop = max(begin, first), min(begin + length, first + self._page)
+                kept = memoryview(self._kept[number])[start - first : stop - first]
+                yield kept, slice(start - begin, stop - begin)
 
 
 @contextmanager
@@ -85,6 +124,14 @@ class _OpenItems(h5py.File):  # type: ignore[misc]  # h5py has no types
         super().__delitem__(name)
 
 
+class _NewFile(h5netcdf.File):  # type: ignore[misc]  # h5netcdf has no types
+    """A file that is written, with the file object below it."""
+
+    def __init__(self, items: _OpenItems, below: _DeferredErrorFile) -> None:
+        super().__init__(items, "w")
+        self.below = below
+
+
 @contextmanager
 def netcdf_target(path: Path) -> Iterator[h5netcdf.File]:
     """Yield a new netCDF4 file, open for writing; an `OSError` is raised at the end."""
@@ -92,7 +139,7 @@ def netcdf_target(path: Path) -> Iterator[h5netcdf.File]:
     with (
         hdf5_target(path) as file,
         _OpenItems(file, "w", **settings) as items,
-        h5netcdf.File(items, "w") as target,
+        _NewFile(items, file) as target,
     ):
         yield target
         items.visititems(_fix_length_of_texts)
@@ -189,3 +236,5 @@ def dump_blocks(
     for first, values in blocks:
         for name in chunks:
             target[name][first : first + len(values[name])] = values[name]
+        if isinstance(target, _NewFile) and target.below.failure:
+            raise target.below.failure  # What follows would stay in memory.

@@ -2,8 +2,10 @@
 
 import copy
 import errno
+import io
 import multiprocessing
 import os
+import random
 import resource
 import signal
 
@@ -16,6 +18,7 @@ from safetensors.numpy import save_file
 from data_prep.base.errors import InputError
 from data_prep.base.files import WriteError, atomic_path, check_target, file_lock
 from data_prep.cube import make_cube, open_cube, write_chunks, write_cube
+from data_prep.netcdf import hdf5_target
 from data_prep.sets.fedda_h5 import write as write_fedda
 
 FULL = r"(No space left on device|File too large)"
@@ -109,6 +112,45 @@ def test_what_is_written_through_the_held_back_file_is_the_same(cube, tmp_path):
             assert ds.load().identical(cube)
     with h5py.File(write_fedda(cube, tmp_path / "c.h5")) as file:
         np.testing.assert_array_equal(file["net"][:], cube["net"].to_numpy())
+
+
+def test_bytes_after_a_failed_write_are_read_back(tmp_path, small_disk):
+    def write_and_read():
+        draw, whole = random.Random(1), io.BytesIO()
+        with hdf5_target(tmp_path / "a") as file:
+            for _ in range(400):
+                at, data = draw.randrange(60_000), draw.randbytes(draw.randrange(1, 9000))
+                for each in (whole, file):
+                    each.seek(at)
+                    assert each.write(data) == len(data)
+                size = whole.seek(0, io.SEEK_END)
+                assert file.seek(0, io.SEEK_END) == size
+                at, read = draw.randrange(size), bytearray(draw.randrange(1, 9000))
+                file.seek(at)
+                file.readinto(read)
+                assert read == whole.getvalue()[at : at + len(read)].ljust(len(read), b"\0")
+
+    small_disk(20_000)
+    with pytest.raises(OSError, match=FULL):
+        write_and_read()
+
+
+def test_a_file_of_blocks_ends_at_the_first_that_finds_no_room(tmp_path, small_disk):
+    begun = []
+
+    def blocks():
+        for first in range(0, 2000, 100):
+            begun.append(first)
+            yield first, {"net": values[first : first + 100]}
+
+    values = np.random.default_rng(1).random((2000, 1500))  # Several times the cache of HDF5.
+    time = pd.date_range("2024-01-01", periods=2000, freq="h")
+    cube = make_cube({"net": values}, time, np.arange(1500), title="", source="", license="",
+                     units="1")  # fmt: skip
+    small_disk(20_000)
+    with pytest.raises(WriteError, match=FULL):
+        write_chunks(cube, blocks(), tmp_path / "a.nc", steps_per_chunk=100)
+    assert len(begun) < 20
 
 
 def test_another_file_at_fault_keeps_its_name(tmp_path):
