@@ -100,8 +100,12 @@ class Registry(Mapping[str, T]):
 
         for info in pkgutil.iter_modules(package.__path__):
             module = importlib.import_module(f"{package.__name__}.{info.name}")
-            for thing in (module, *vars(module).values()):
-                if self._is_entry(thing):
+            for name, thing in (("module", module), *vars(module).items()):
+                try:
+                    usable = self._is_entry(thing)
+                except InputError as e:
+                    raise InputError(f"{module.__file__}, {name}: ", e) from e
+                if usable:
                     yield Found(thing, f"{self.kind} of {module.__name__}")
 
     def _in_entry_points(self) -> Iterator[Found]:

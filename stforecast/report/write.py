@@ -60,13 +60,20 @@ class ReportPage:
         self.overall: Table | None = None
 
     def add(self, **known: Any) -> None:
-        """Add each section whose needs are known, see `stforecast.report.sections.NEEDS`."""
+        """Add each section whose needs are known, see `stforecast.report.sections.NEEDS`.
+
+        Raises:
+            InputError: if a section returns something else than a `Section` or None.
+        """
         known = {name: value for name, value in known.items() if value is not None}
         known = {"arrays": self.arrays, "room": MOST_VALUES, **known}
-        for section in SECTIONS.values():
+        for title, section in SECTIONS.items():
             if known.keys() >= {*needs(section)}:
                 names = inspect.signature(section).parameters.keys() & known.keys()
                 found = section(**{name: known[name] for name in names})
+                if not isinstance(found, Section | None):
+                    kind = type(found).__name__
+                    raise InputError(f"section {title} returned {kind}, expected Section or None")
                 self.sections += [found] if found is not None else []
 
     def add_forecasts(

@@ -192,3 +192,9 @@ def test_a_class_whose_options_are_no_dataclass_is_left_out_and_named(zoo, caplo
         assert list(zoo.registry()) == ["cat"]
     assert "dog = alien:Dog of stforecast.zoo cannot be used" in caplog.text
     assert "its Options are no dataclass; add @dataclass(frozen=True)" in caplog.text
+
+
+def test_a_fault_in_a_folder_of_ours_is_said_with_its_file(zoo):
+    zoo.write("a", define("cat") + "    class Options:\n        legs = 4\n")
+    with pytest.raises(InputError, match=r"menagerie/a.py, Cat: its Options are no dataclass"):
+        zoo.registry().find("cat")

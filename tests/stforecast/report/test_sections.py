@@ -34,7 +34,11 @@ def test_a_section_without_its_needs_or_without_content_is_left_out(monkeypatch)
     def empty(outlook):
         return None
 
-    monkeypatch.setattr("stforecast.report.write.SECTIONS", {"a": whole, "b": of_model, "c": empty})
+    def text(board):
+        return "text"
+
+    sections = {"a": whole, "b": of_model, "c": empty, "d": text}
+    monkeypatch.setattr("stforecast.report.write.SECTIONS", sections)
     page = ReportPage()
     page.add(outlook=1, model=None, room=2)
     assert [section.name for section in page.sections] == ["2"]
@@ -42,3 +46,5 @@ def test_a_section_without_its_needs_or_without_content_is_left_out(monkeypatch)
     page.add(outlook=1, model=3, room=4)
     assert [section.name for section in page.sections] == ["2", "4", "model"]
     assert given[1] == (1, 3)
+    with pytest.raises(InputError, match="section d returned str"):
+        page.add(board=5)
