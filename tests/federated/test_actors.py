@@ -11,6 +11,7 @@ from torch import nn
 from waiting import Killed, killed_after
 
 from data_prep.base.errors import InputError
+from stforecast.federated.core.data import ClientData, Stream
 from stforecast.federated.core.layers import ClientLinear
 from stforecast.federated.core.population import SplitModel
 from stforecast.federated.engine.actors import MOST_LOST, Lost, split_clients, spread_trainer
@@ -103,6 +104,27 @@ def test_numbers_are_those_of_one_process(method, build, federate, spread, reque
     alone.run()
     others.run()
     assert_equal(others, alone)
+
+
+@pytest.mark.quick(4)
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_refits_are_those_of_one_process(method, federate, spread, stacked):
+    def cut(data):
+        """Return data that are cut from a series when they are taken."""
+        return ClientData({}, data.sizes, cut=lambda ids: data.take(ids).tensors)
+
+    def refit(make):
+        """Return a federation that goes on with what an earlier one has trained."""
+        first, again = (make(method, sizes=SIZES, build=stacked) for _ in range(2))
+        first.run()
+        again.trainer.stream = Stream([cut(again.train)])
+        again.state = again.trainer.with_new_samples(first.ready())
+        again.run_round()
+        return again
+
+    alone = refit(partial(federate, cohort_size=4))
+    assert_equal(refit(lambda *args, **of: spread(Inside(2), *args, **of)), alone)
 
 
 def test_dropout_draws_the_same(federate, spread):
