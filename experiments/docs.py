@@ -134,6 +134,7 @@ PARTS: dict[str, Part] = RESULT_TABLES | {
             ("readers of a table", "performance.md", "performance/prepare-table", prepare.COLUMNS),
             ("city", "performance.md", "performance/city", city.city_table),
             ("shards", "performance.md", "performance/shards", city.city_table),
+            ("actors", "performance.md", "performance/shards", city.spread_table),
             ("raw to report", "performance.md", "performance/raw-to-report", city.COMMANDS),
             ("exceedance", "horizons.md", "intervals/exceedance", serving.CALIBRATED),
             ("sums", "horizons.md", "intervals/sums", serving.HELD),

@@ -5,14 +5,13 @@ from __future__ import annotations
 import datetime
 import importlib
 import itertools
-import os
 import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +20,7 @@ from unittest import mock
 
 import numpy as np
 import pandas as pd
+import psutil
 import torch
 
 from data_prep.base.errors import InputError
@@ -30,6 +30,7 @@ from data_prep.city.simulate import CITIES, block, zones
 from data_prep.cube import make_cube, write_cube
 from experiments.benchmarks import frame
 from stforecast.bench.ray import cluster
+from stforecast.bench.ray_actors import RayActors
 from stforecast.comparison.results import summary
 from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.forecasting import runs
@@ -129,8 +130,8 @@ def city(
                     frame.in_own_process(generate_city, cube, n, days)
                 found = frame.in_own_process(measure_phases, method, cube, horizon, threads, spread)
                 results.add(*({**key, "actors": spread, **row} for row in found))
-    tables = [city_table([row for row in results.rows if not row.get("actors")])]
-    return "\n\n".join([*tables, *([spread_table(results.rows)] if actors != "0" else [])])
+    tables = [city_table, *([spread_table] if actors != "0" else [])]
+    return "\n\n".join(table(results.rows) for table in tables)
 
 
 def generate_city(path: Path, n_cells: int, days: int) -> None:
@@ -172,6 +173,7 @@ def measure_phases(
             settings |= {"engine": "ray", "actors": actors, "workers": threads}
             with usage.phase(CLUSTER):
                 stack.enter_context(cluster(actors * threads))
+                of_ray = stack.enter_context(children_noted())
         for name, places in PHASES.items():
             for place in places:
                 stack.enter_context(usage.counting(name, place))
@@ -183,9 +185,29 @@ def measure_phases(
         files = fingerprint({}, *(checksum(run.folder / name) for name in names))
         of_run = {"mse": run.score(), **size, "files": files}
         if actors:
-            own = time.process_time()
-            usage.of[CLUSTER]["cpu"] += frame.processor_time([os.getpid()]) - own
+            note_children(of_ray)
+            usage.of[CLUSTER]["cpu"] += sum(of_ray.values())
     return [{"phase": name, **used, **of_run} for name, used in usage.of.items()]
+
+
+def note_children(seconds: dict[int, float]) -> None:
+    """Note the CPU seconds of all processes that this one has started, by their ids."""
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            seconds[process.pid] = sum(process.cpu_times()[:2])
+
+
+@contextmanager
+def children_noted() -> Iterator[dict[int, float]]:
+    """Yield what `note_children` fills whenever actors are about to be killed."""
+    seconds, end = dict[int, float](), RayActors.end
+
+    def noted(actors: RayActors) -> None:
+        note_children(seconds)
+        end(actors)
+
+    with mock.patch.object(RayActors, "end", noted):
+        yield seconds
 
 
 class Usage:
@@ -247,8 +269,8 @@ class Usage:
 
 
 def city_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Tabulate the runs, with the CPU seconds of each phase."""
-    found = pd.DataFrame(rows)
+    """Tabulate the runs in one process, with the CPU seconds of each phase."""
+    found = pd.DataFrame([row for row in rows if not row.get("actors")])
     by_run = found.groupby(RUN, sort=False)
     of_run = {n: "max" for n in ("peak", "data", "left") if n in found}
     totals = by_run.agg({"cpu": "sum", "wall": "sum", **of_run})
@@ -269,7 +291,7 @@ def spread_table(rows: Sequence[dict[str, Any]]) -> str:
     of_run = {"cpu": "sum", "wall": "sum", CLUSTER: "sum", "files": "first"}
     found = found.groupby([*RUN, "actors"], sort=False).agg(of_run).reset_index()
     one = found[found["actors"] == 0].set_index(RUN)[["wall", "files"]]
-    found = found.join(one, on=RUN, rsuffix=" of one")
+    found = found.join(one.add_suffix(" of one"), on=RUN)
     if (other := found["files"] != found["files of one"]).any():
         run = ", ".join(f"{n} {v}" for n, v in found[other].iloc[0][[*RUN, "actors"]].items())
         raise InputError(f"{run}: not the files of one process; add 0 to actors, or find out why")
