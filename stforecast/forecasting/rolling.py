@@ -13,8 +13,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -132,7 +131,9 @@ def roll(
     """Refit a model as the settings say; return the models, and the costs of each refit."""
     since = cuts(config.rolling.refit, data)
     models, costs = [fitted], []
-    with _refits(config, data, checkpointer) as refit:
+    with trainers(config, len(data.clients)) as make_trainer:
+        further = _kept(checkpointer, _timed(partial(go_on, make_trainer=make_trainer)))
+        refit = further if config.federated else _timed(fit_again)
         for cut in since:
             known = known_windows(data, cut)
             model, cost = refit(config, models[-1], data.until(cut), known)
@@ -140,18 +141,6 @@ def roll(
             time = data.series.times[cut - 1] + data.calendar.step
             costs.append({"time": time, "windows": len(known), **cost})
     return Rolling(models, since, data.calendar.start), pd.DataFrame(costs)
-
-
-@contextmanager
-def _refits(
-    config: Config, data: PreparedSeries, checkpointer: Checkpointer | None
-) -> Iterator[Refit]:
-    """Give what refits the configured method, whose trainers work within the context."""
-    if not config.federated:
-        yield _timed(fit_again)
-        return
-    with trainers(config, len(data.clients)) as make_trainer:
-        yield _kept(checkpointer, _timed(partial(go_on, make_trainer=make_trainer)))
 
 
 def known_windows(data: PreparedSeries, cut: int) -> np.ndarray:
