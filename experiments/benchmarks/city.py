@@ -72,12 +72,12 @@ COLUMNS = {
 RUN = ["cells", "days", "horizon", "method"]
 
 SPREAD = {
-    **{name: COLUMNS[name] for name in RUN},
+    "cells": ("cells", ""),
     "actors": ("workers of Ray", ""),
     "wall": ("s", ".0f"),
-    "faster": ("times as fast as one process", ".2f"),
+    "faster": ("times as fast", ".2f"),
     "cpu": ("CPU s", ".0f"),
-    CLUSTER: ("of them Ray's processes", ".0f"),
+    CLUSTER: ("of Ray's processes", ".0f"),
 }
 
 COMMANDS = {

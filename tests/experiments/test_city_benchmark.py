@@ -74,7 +74,7 @@ def rows_of(actors, *phases, files="same"):
 def test_actors_are_compared_with_one_process():
     rows = rows_of(0, ("rounds", 50.0, 55.0), ("bounds", 40.0, 45.0))
     rows += rows_of(2, ("Ray", 60.0, 5.0), ("rounds", 45.0, 45.0))
-    lines = [[of.strip() for of in line.split("|")[5:-1]] for line in
+    lines = [[of.strip() for of in line.split("|")[2:-1]] for line in
              spread_table(rows).splitlines()[2:]]  # fmt: skip
     assert lines == [["0", "100", "1.00", "90", "0"], ["2", "50", "2.00", "105", "60"]]
 
@@ -91,7 +91,7 @@ def test_actors_and_one_process_are_measured_in_one_run(tmp_path):
     command = ["city", "--cells=3", "--days=21", "--horizons=1", "--methods=fedlean"]
     command += ["--threads=1", "--actors=0,2", "--out", str(tmp_path)]
     found = CliRunner().invoke(main, command, catch_exceptions=False)
-    last = [line.split("|")[5:-1] for line in found.output.splitlines()[-2:]]
+    last = [line.split("|")[2:-1] for line in found.output.splitlines()[-2:]]
     assert [line[0].strip() for line in last] == ["0", "2"]
     assert float(last[1][-1]) > 0, "Ray's processes took no time"
 

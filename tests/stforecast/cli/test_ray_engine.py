@@ -21,7 +21,7 @@ from stforecast.bench import ray_actors
 from stforecast.bench.jobs import run_grid
 from stforecast.bench.ray import ray_map
 from stforecast.cli.main import main
-from stforecast.forecasting import evaluate
+from stforecast.forecasting import evaluate, trained_method
 from stforecast.forecasting.kept_shards import KeptShards
 from stforecast.forecasting.runs import resume, run
 
@@ -201,6 +201,7 @@ def test_shards_are_evaluated_by_tasks_with_the_same_files(
     ray, town, short, tmp_path, monkeypatch, killed
 ):
     monkeypatch.setattr(evaluate, "SHARD", 1)
+    monkeypatch.setattr(trained_method, "WHOLE", 0)  # Actors cut their samples themselves.
     settings = {**short, "refit": "once", "intervals": "normalised", "workers": 1}
     tried, here, do = tmp_path / "tried", os.getpid(), evaluate.evaluate_shard
 

@@ -126,11 +126,11 @@ def killed_in_refits(monkeypatch):
     begun = []
     refit = rolling.go_on
 
-    def watched(config, fitted, data, known):
+    def watched(config, fitted, data, known, **options):
         begun.append(len(data.z))
         if len(begun) == 2:
             raise Killed
-        return refit(config, fitted, data, known)
+        return refit(config, fitted, data, known, **options)
 
     def watch():
         monkeypatch.setattr(rolling, "go_on", watched)
