@@ -208,7 +208,7 @@ def test_thresholds_of_a_cell_are_given_once_and_those_not_used_are_named(
     limits.write_text("\n".join([*lines, f"{cells[0]},1"]))
     code, _, err = stforecast(*args, "--threshold", limits)
     assert code == 2
-    assert f"{limits}: more than one threshold of cell {cells[0]}, expected one for each" in err
+    assert f"{limits}: more than one line of cell {cells[0]}; keep one" in err
     limits.write_text(limits.read_text().replace(",", ";"))
     code, _, err = stforecast(*args[:-1], tmp_path / "x.csv", "--threshold", limits)
     assert code == 2
