@@ -274,7 +274,7 @@ def explain_command(
     found = Forecaster.load(run).explain(cell, history, events=events)
     index = pd.DatetimeIndex(found.forecast.index)
     times = [f"{at:%Y-%m-%dT%H:%M}" for at in index]
-    asked = times[int(found.forecast.argmax())] if time is None else time.replace(" ", "T")
+    asked = times[int(found.forecast.argmax())] if time is None else time.replace(" ", "T")[:16]
     if asked not in times:
         raise InputError(
             f"time is {time!r}, expected a time of the forecast: {times[0]} to {times[-1]}"
@@ -288,7 +288,7 @@ def explain_command(
         return
     click.echo(f"cell {cell}: {found.words(at)}")
     for table, by in zip(tables.values(), ("input", "part of the model"), strict=False):
-        click.echo(f"\nby {by}\n\n{for_terminal(bars(table.loc[at]))}")
+        click.echo(f"\nby {by}\n\n{for_terminal(bars(table.T[at]))}")
 
 
 @command(EVENTS, sections=section("New cells", "stforecast.forecasting.adapt:AdaptOptions"))
