@@ -78,6 +78,7 @@ SHORTER = {
         "--method fuels --out runs/long": "--method fuels --rounds 1 --out runs/long",
         "--robust trimmed": "--robust trimmed --rounds 1",
     },
+    "docs/plan.md": {"--service internet": "--service internet --method ridge"},
     "docs/serve.md": {"--threshold 2000 --out": "--threshold 2000 --method ridge --out"},
     "docs/federation.md": {"/var/lib/stforecast/run-1": "run-1"},
     "docs/methods.md": {"--clients dirichlet:8": "--clients dirichlet:2"},
@@ -331,6 +332,10 @@ def test_other_documents_can_be_typed_from_top_to_bottom(document, place, milan,
         shown = capsys.readouterr().err.splitlines()
         (lines,) = [b.text for b in blocks(document) if b.text.startswith("town/run: ")]
         assert set(lines.splitlines()) <= set(shown)
+    if document == "docs/plan.md":
+        exec("\n".join(b.text for b in blocks(document) if b.language == "python"), known := {})
+        assert len(known["dates"]) == len(known["series"].cells)
+        assert known["slept"].limits.tolist() == [2500] * len(known["series"].cells)
     if document == "docs/horizons.md":
         (text,) = [b.text for b in blocks(document) if "sample_paths" in b.text]
         exec(text, known := {})

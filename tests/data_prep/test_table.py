@@ -207,6 +207,21 @@ def test_absolute_times_become_utc(texts):
     )
 
 
+@pytest.mark.parametrize(
+    ("times", "options", "said"),
+    [
+        (["2024-01-01 00:00", "2024-01-01 01:00"], {}, True),
+        (["2024-01-01 00:00", "2024-01-01 01:00"], {"time_zone": "UTC"}, False),
+        (["2024-01-01 00:00Z", "2024-01-01 01:00Z"], {}, False),
+        (["2024-01-01", "2024-01-02"], {}, False),
+    ],
+)
+def test_it_is_said_that_times_without_a_zone_are_read_as_utc(times, options, said, caplog):
+    with caplog.at_level(logging.INFO):
+        read(pd.DataFrame({"time": times, "cell": 1, "value": [1, 2]}), **options)
+    assert ("times have no offset and are read as UTC" in caplog.text) == said
+
+
 def test_times_without_a_zone_and_dates():
     ds = read(pd.DataFrame({"time": ["2024-10-27", "20241028"], "cell": 1, "value": [1, 2]}))
     assert list(ds.indexes["time"]) == list(pd.to_datetime(["2024-10-27", "2024-10-28"]))

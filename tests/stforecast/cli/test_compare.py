@@ -120,6 +120,7 @@ def test_each_task_says_how_many_days_it_was_tested_on(make_run, compare, tmp_pa
     [
         (["--metric", "mze"], "unknown metric 'mze'"),
         (["--reference", "fuel"], "unknown reference 'fuel'"),
+        (["--out", "errors.pdf"], "errors.pdf has the name of a file; choose a folder for --out"),
     ],
 )
 def test_a_mistake_is_one_line(make_run, compare, options, message):

@@ -54,7 +54,7 @@ def test_commands_that_make_something_say_what_to_type_next(tmp_path, capsys):
     raw, cube = tmp_path / "raw", tmp_path / "milan.nc"
     commands = {
         f"simulate --cells 1 --days 1 --out {raw}": f"prepare milan --raw {raw} --out milan.nc",
-        f"prepare milan --raw {raw} --out {cube}": f"forecast {cube} --out forecast/",
+        f"prepare milan --raw {raw} --out {cube}": f"forecast {cube} --horizon 6 --out forecast/",
     }
     for command, following in commands.items():
         with pytest.raises(SystemExit):
@@ -208,11 +208,11 @@ def test_thresholds_of_a_cell_are_given_once_and_those_not_used_are_named(
     limits.write_text("\n".join([*lines, f"{cells[0]},1"]))
     code, _, err = stforecast(*args, "--threshold", limits)
     assert code == 2
-    assert f"{limits}: more than one threshold of cell {cells[0]}, expected one for each" in err
-    limits.write_text(limits.read_text().replace(",", ";"))
+    assert f"{limits}: more than one line of cell {cells[0]}; keep one" in err
+    limits.write_text(limits.read_text().replace(",", "|"))
     code, _, err = stforecast(*args[:-1], tmp_path / "x.csv", "--threshold", limits)
     assert code == 2
-    assert f"{limits}: no column 'cell', found cell;threshold; give a number, or a CSV" in err
+    assert f"{limits}: no column 'cell', found cell|threshold; give a number, or a CSV" in err
 
 
 @pytest.mark.repeats

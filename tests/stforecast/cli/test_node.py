@@ -19,14 +19,17 @@ from stforecast.flower.superlink import make_keys
     [
         ("superlink = 'here'", "superlink is 'here'; give the server's name and port"),
         ("superlink = 'here:1'\ndata = 'gone.nc'", "gone.nc: no cube here"),
+        ("superlink = 'here:1'\ngroups = 'of.csv'", r"node-folder/of.csv: no table of groups"),
         ("superlnk = 'here:1'", r"node.toml: unknown key 'superlnk'.*did you mean 'superlink'"),
     ],
 )
 def test_mistakes_in_a_file_are_named_before_anything_starts(text, message, tmp_path, town):
     given = dict(line.split(" = ", 1) for line in text.splitlines())
     given = {"data": f"'{town}'", "first_client": "0", **given}
-    (tmp_path / "node.toml").write_text("\n".join(f"{k} = {v}" for k, v in given.items()))
-    done = CliRunner().invoke(node, ["--config", str(tmp_path / "node.toml")])
+    folder = tmp_path / "node-folder"
+    folder.mkdir()
+    (folder / "node.toml").write_text("\n".join(f"{k} = {v}" for k, v in given.items()))
+    done = CliRunner().invoke(node, ["--config", str(folder / "node.toml")])
     with pytest.raises(InputError, match=message):
         raise done.exception
 

@@ -85,6 +85,22 @@ def test_a_growth_of_nothing_known_is_named(stforecast, run, tmp_path):
     assert f"{grown}: growth factors of cells that are not forecast: site norht" in err
 
 
+def test_tables_with_semicolons_have_decimal_commas(stforecast, run, tmp_path):
+    limits, members = tmp_path / "limits.csv", tmp_path / "members.csv"
+    limits.write_text("cell;threshold\na;40,5\nb;40\nc;80\nd;80\n")
+    members.write_text((run.parent / "members.csv").read_text().replace(",", ";"))
+    asked = ["--groups", members, "--threshold", limits, "--until", "2024-04"]
+    code, _, err = stforecast("plan", run, *asked, "--out", tmp_path / "m.csv")
+    assert code == 0, err
+    found = pd.read_csv(tmp_path / "m-dates.csv").set_index("cell")["threshold"]
+    assert found[["a", "x", "y"]].tolist() == [40.5, 80.5, 160]
+    limits.write_text("cell;threshold\na;forty\n")
+    code, _, err = stforecast("plan", run, *asked, "--out", tmp_path / "m.csv")
+    assert code == 2
+    assert "limits.csv" in err
+    assert "forty" in err
+
+
 def test_cells_that_can_sleep_are_listed(stforecast, run, tmp_path):
     out, cover = tmp_path / "sleep.csv", run.parent / "members.csv"
     asked = ["plan", run, "--sleep", "below=25,probability=0.8", "--cover", cover]
@@ -97,6 +113,9 @@ def test_cells_that_can_sleep_are_listed(stforecast, run, tmp_path):
     assert found["cell"].tolist() in (["a"], ["b"])
     assert f"{len(found)} of 4 cells can sleep" in text
     assert "130 W idle" in text
+    assert "chosen for 80 %" in text
+    least = 100 * found["probability"].min()
+    assert f"at least {least:.0f} %" in text
     code, text, err = stforecast(*asked, "--json")
     assert code == 0, err
     rows = json.loads(text)["asleep"]
@@ -138,7 +157,9 @@ def test_the_page_of_sleep_lists_groups_then_cells(stforecast, run, tmp_path):
     (row,) = pd.read_csv(tmp_path / "sleep.csv").to_dict("records")
     found = page.read_text()
     assert found.index(">Groups, the longest") < found.index(">Cells, the longest")
-    assert "<td>1 of 2 cells</td>" in found
+    assert "<td>1 of 2 cells</td>\n<td>1</td>" in found
+    assert "130 W idle" in found
+    assert "chosen for 80 %" in found
     assert f"<td>{100 * row['probability']:.1f} %</td>" in found
     assert f'<th scope="row">{row["cell"]}</th>' in found
     code, _, err = stforecast(*asked, "1")

@@ -64,7 +64,7 @@ def test_a_file_is_read_whatever_the_order_of_its_lines(town, tmp_path):
     [
         (["11,A", "22,A"], r"no line for 1 cell of a small town: 33"),
         (["11,A", "22,A", "33,B", "44,B"], r"1 cell that a small town does not have: 44"),
-        (["11,A", "22,A", "33,B", "11,B"], r"cell 11 has two lines"),
+        (["11,A", "22,A", "33,B", "11,B"], r"more than one line of cell 11; keep one"),
         (["11,A", "22,", "33,B"], r"cell 22 has no client"),
     ],
 )

@@ -117,6 +117,33 @@ def test_groups_have_busy_hours_growth_and_dates_of_their_own():
     assert set(found.long()["cell"]) == {"a", "b", "c", "x", "y", "all"}
 
 
+def test_a_given_growth_has_bounds_around_it_that_do_not_repeat_the_past_growth():
+    series = made(40, lambda week: 0.01 * week)
+    found = plan_months(series, until(series, 8), growth=1.2)
+    forecast, (lower, upper) = found.forecast, found.interval
+    middle = np.log(lower * upper / forecast**2) / 2
+    assert np.abs(middle.to_numpy()).max() < 0.05  # Eight weeks of the past growth are 0.08.
+
+
+def test_bounds_contain_the_forecast_where_all_past_forecasts_were_too_low():
+    series = made(11, lambda week: 0.3 * np.sqrt(np.floor(week)), noise=0.001)
+    found = plan_months(series, until(series, 5))
+    lower, upper = found.interval
+    assert (lower == found.forecast).all(axis=None)
+    assert (found.forecast < upper).all(axis=None)
+
+
+@pytest.mark.parametrize("begin", ["2024-09-02", "2024-02-05"])
+def test_weeks_begin_on_the_same_weekday_after_the_clock_has_changed(begin):
+    hours = pd.date_range(begin, periods=168 * 6, freq="h", tz="Europe/Berlin")
+    load = 2 + np.sin(2 * np.pi * hours.hour.to_numpy() / 24)
+    series = as_series(pd.DataFrame({"a": load, "b": 2 * load}, hours))
+    assert str(series.zone) == "Europe/Berlin"
+    found = plan_months(series, str((hours[-1] + pd.Timedelta("40D")).date()))
+    assert set(found.forecast.index.day_name()) == {"Monday"} == set(found.past.index.day_name())
+    assert set(found.forecast.index.hour) == {0}
+
+
 def test_a_cell_with_the_name_of_a_group_is_refused():
     table = pd.DataFrame(made(5).values, made(5).times, ["a", "b", "all"])
     series = as_series(table)

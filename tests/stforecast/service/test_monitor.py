@@ -224,6 +224,14 @@ def test_the_page_has_the_sections_of_other_packages(watched, tmp_path, monkeypa
     assert "<p>load of 3 cells</p>" in text
 
 
+def test_the_page_has_the_plan_for_a_threshold(watched, tmp_path):
+    monitor(watched, MORNING, tmp_path / "service.html", 1.0)
+    text = (tmp_path / "service.html").read_text()
+    assert "Plan, the most probable to pass the threshold first" in text
+    assert ">Spans above the threshold</h2>" in text
+    assert " --threshold 1.0 --page " in text
+
+
 def test_the_page_begins_with_the_alarms_and_names_the_worst_cells(watched, tmp_path):
     watch = monitor(watched, MORNING, tmp_path / "service.html")
     text = html.unescape((tmp_path / "service.html").read_text())
