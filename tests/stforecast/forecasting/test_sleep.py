@@ -100,7 +100,7 @@ def test_observed_loads_that_are_missing_break_promises():
 
 def test_impossible_wishes_are_refused():
     paths = paths_of(repeated([1, 1], [1, 1], [1, 1]))
-    with pytest.raises(InputError, match=r"8 tested forecasts .* 0\.95, which needs 38"):
+    with pytest.raises(InputError, match=r"8 tested .* 0\.95, .*38"):
         plan_sleep(paths, SITE, 8.0, Sleep(3))
     with pytest.raises(InputError, match="one step"):
         plan_sleep(paths.isel(time=[0]), SITE, 8.0, Sleep(3, 0.8))
@@ -123,7 +123,7 @@ def test_a_wish_that_cannot_be_read_is_refused(text):
 
 @pytest.mark.parametrize("text", ["below=1,probability=90", "below=1,idle=300", "below=-1"])
 def test_a_number_out_of_its_range_is_named(text):
-    with pytest.raises(InputError, match=r"found .*probability between 0 and 1.*rises"):
+    with pytest.raises(InputError, match=r"between 0 and 1.*rises"):
         Sleep.read(text)
 
 
