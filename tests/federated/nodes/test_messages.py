@@ -62,17 +62,17 @@ def test_a_client_that_failed_may_be_left_out():
     [
         ({"ids": [4, 4]}, "answers.*clients"),
         ({"ids": [4, 9]}, r"clients \[4, 9\].*\[4, 5\]"),
-        ({"ids": None}, "cannot be"),
+        ({"ids": None}, "be used"),
         ({"score": [float("nan"), 1.0]}, "validation score"),
         ({"score": [1.0, -1.0]}, "validation score"),
-        ({"score": []}, "cannot be"),
+        ({"score": []}, "be used"),
         ({"score": [-1.0, 1.0]}, "validation score"),
         ({"task_loss": -1e9}, "loss is -1e"),
         ({"task_loss": float("inf")}, "loss is inf"),
-        ({"loss": "much"}, "cannot be"),
+        ({"loss": "much"}, "be used"),
         ({"loss": float("inf")}, "not finite"),
-        ({"like": {"w": []}}, "cannot be"),
-        ({"like": "w"}, "cannot be"),
+        ({"like": {"w": []}}, "be used"),
+        ({"like": "w"}, "be used"),
         ({"like": {"w": ["float32", 4], "n": ["int64"]}}, "2 clients"),
         ({"like": {"w": ["float32", 3]}}, "2 clients"),
     ],
@@ -117,9 +117,9 @@ def test_codes_are_decoded_and_a_bomb_is_not():
     torch.testing.assert_close(answer.upload, upload)
     with pytest.raises(Rejected, match="fewer values"):
         check({"like": {"w": ["float32", 10**9]}}, wire, uplink)
-    with pytest.raises(Rejected, match="cannot be"):
+    with pytest.raises(Rejected, match="be used"):
         check({"like": {"v": ["float32", 3]}}, wire, uplink)
-    with pytest.raises(Rejected, match="cannot be"):
+    with pytest.raises(Rejected, match="be used"):
         check({"like": {"w": ["nonsense", 3]}}, wire, uplink)
 
 

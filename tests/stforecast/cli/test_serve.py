@@ -518,7 +518,7 @@ def test_the_command_writes_a_graph(town, tmp_path, capsys):
 def test_a_port_that_is_taken_or_none_is_refused():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(InputError, match=rf"{port}: .*another"):
+        with pytest.raises(InputError, match=rf"{port}: Address .*another"):
             check_port("127.0.0.1", port)
     with pytest.raises(InputError, match=r"99999: .*1 to 65535; "):
         check_port("127.0.0.1", 99999)

@@ -126,23 +126,23 @@ def test_a_mean_week_has_the_means_of_hours_or_of_days(city):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("dirichlet", "dirichlet .*clients; .*cell, all"),
+        ("dirichlet", "dirichlet .*clients;"),
         ("dirichlet:0", "clients is 0"),
         ("dirichlet:4:concentration=0", "concentration is 0"),
-        ("dirichlet:4:alpha=0.1", "dirichlet 'alpha'"),
-        ("iid:4:9", "iid '9'"),
-        ("grid:4", "tiles is '4', .*4x4"),
+        ("dirichlet:4:alpha=0.1", ".* 'alpha'; "),
+        ("iid:4:9", ".* '9'; "),
+        ("grid:4", "tiles is '4'"),
     ],
 )
 def test_texts_that_are_no_partition_are_refused_before_data_are_read(text, message):
-    with pytest.raises(InputError, match=re.escape(f"clients is '{text}': {message}")):
+    with pytest.raises(InputError, match=re.escape(f"clients is '{text}': ") + message):
         resolve("fedavg", clients=text)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("iid:41", "40 cells.* 41 clients"),
+        ("iid:41", "40 cells for 41 clients"),
         ("dirichlet:41", "40 cells .*41 clients .*1 "),
         ("dirichlet:20:concentration=0.01:min_cells=2", "200 draws .*than 0"),
         ("dirichlet:4:by=owner", "level, shape, place, none .*: operator"),

@@ -135,7 +135,7 @@ def test_new_cells_read_covariates_in_their_own_scale(town):
 @pytest.mark.parametrize(
     ("method", "settings", "message"),
     [
-        ("ridge", {"inputs": "mms"}, "further service"),
+        ("ridge", {"inputs": "mms"}, "unknown further service"),
         ("ridge", {"inputs": "call"}, "internet, sms"),
         ("ridge", {"static": "height"}, "area"),
         ("seasonal_day", {}, "seasonal_day .*services"),

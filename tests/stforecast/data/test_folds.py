@@ -97,7 +97,7 @@ def test_options_that_are_no_lengths_are_refused(options, message):
             r"9 folds \(.* 7 .* 7 .* 0 .* 1 .* 71 .* 62; .*7 folds .* 6 ",
         ),
         ({"train": "60d"}, "84 days, .* 62; .*12 hours"),
-        ({"gap": "100d"}, "fewer folds"),
+        ({"gap": "100d"}, "or fewer folds"),
         ({"folds": 2**32 - 1, "test": "9999999d"}, "62; .*shorter spans"),
     ],
 )

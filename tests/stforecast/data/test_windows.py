@@ -239,7 +239,7 @@ def test_a_day_and_a_week_are_times_whatever_the_step(step, period, lags):
     ("settings", "message"),
     [
         ({"extra_lags": "2,23h"}, "23h .*120 minutes"),
-        ({"extra_lags": "9999999d"}, "1000000|positive"),
+        ({"extra_lags": "9999999d"}, "1000000|positive whole"),
     ],
 )
 def test_times_that_are_no_whole_number_of_steps_are_refused(settings, message):

@@ -357,7 +357,7 @@ def test_an_unknown_task_is_refused(federation):
     [
         ("ridge", {}, "ridge .*rounds"),
         ("central", {}, "central .*rounds"),
-        ("fuels", {"scale": "global"}, "no node"),
+        ("fuels", {"scale": "global"}, "others' values"),
         ("fuels", {"refit": "daily"}, "nodes refit"),
         ("fuels", {"engine": "ray"}, "engine is 'ray'"),
         ("fuels", {"target": "validation"}, "no validation"),
@@ -411,7 +411,7 @@ def test_owners_of_clients_are_read():
 
 @pytest.mark.parametrize("text", ["", "7", "7=3", "7=5-3", "north=0-3", "7=0-3,4"])
 def test_other_owners_are_refused(text):
-    with pytest.raises(InputError, match="the number"):
+    with pytest.raises(InputError, match="number that"):
         parse_owner(text)
 
 
@@ -470,7 +470,7 @@ def test_a_node_without_any_error_counts_if_errors_have_a_limit():
 @pytest.mark.parametrize("token", [None, 7, "", "../../etc", "0123456789ABCDEF"])
 def test_a_server_cannot_choose_a_node_s_folder(token, federation):
     _, link, _ = federation()
-    with pytest.raises(InputError, match="the run"):
+    with pytest.raises(InputError, match="calls the run"):
         Place.of(link.configs[0], token)
 
 

@@ -123,7 +123,7 @@ def test_columns_of_a_cube_are_levels(town):
     ("text", "expected"),
     [
         ("cell,site\na,x\nb,x\nc,x\n", "1 cell .*: d"),
-        ("cell,site\na,x\na,y\n", "one .*cell a"),
+        ("cell,site\na,x\na,y\n", "one line .*a"),
         ("cell\na\n", "a level"),
         ("site\nx\n", "no column 'cell'"),
     ],

@@ -180,7 +180,7 @@ def test_run_json_is_written_last(cube_path, tiny, tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"run: .*\(.*\); .*space"):
         run("ridge", cube_path, out, {**read_by("ridge", tiny), "service": "sms"})
     assert not (out / "run.json").exists()
-    with pytest.raises(InputError, match="finished run"):
+    with pytest.raises(InputError, match=r"not .*finished"):
         ForecastRun.open(out)
     monkeypatch.undo()
     assert run("ridge", cube_path, out, {**read_by("ridge", tiny), "service": "sms"}).rounds().empty
@@ -223,7 +223,7 @@ def test_runs_are_found_below_folders_in_order(finished, tmp_path):
 @pytest.mark.parametrize("name", ["empty", "absent"])
 def test_a_folder_without_runs_is_named(tmp_path, name):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=rf"{name}: .*finished"):
+    with pytest.raises(InputError, match=rf"{name}: no finished"):
         ForecastRun.find([tmp_path / name])
 
 

@@ -396,7 +396,7 @@ def read_only(*args, **kwargs):
 @pytest.mark.parametrize(
     ("fail", "told"),
     [
-        (no_space, r"\(No space .*\); free"),
+        (no_space, r"\(No space .*\); .*go on"),
         (read_only, r"\(Read-only .*\); .*writable"),
     ],
 )

@@ -85,10 +85,10 @@ def test_a_cube_of_another_zone_is_converted_and_it_is_said(cube, tiny, caplog):
 
 def test_times_that_cannot_be_placed_are_refused(cube, table, tiny, zoned):
     of_rome = Forecaster("last_value", split=tiny["split"]).fit(zoned)
-    with pytest.raises(InputError, match=r"a zone.*tz_localize"):
+    with pytest.raises(InputError, match=r"cannot .*tz_localize"):
         of_rome.predict(zoned.tz_localize(None).resample("h").mean().ffill())
     of_cube = Forecaster("last_value", split=tiny["split"], service="internet").fit(cube)
-    with pytest.raises(InputError, match=r"clock .*zone"):
+    with pytest.raises(InputError, match=r"clock without"):
         of_cube.predict(cube.assign_attrs(clock="local"))
     unplaced = Forecaster("last_value", split=tiny["split"]).fit(table)
     with pytest.raises(InputError, match=rf"{ROME}.*with .*zone"):

@@ -151,7 +151,7 @@ def test_shapes_must_agree():
 
 
 def test_an_unknown_metric_lists_the_known():
-    with pytest.raises(InputError, match=f": {', '.join(sorted(METRICS))}"):
+    with pytest.raises(InputError, match=f"one of: {', '.join(sorted(METRICS))}"):
         evaluate(*forecasts(), metrics=["mdape"])
 
 

@@ -154,5 +154,5 @@ def test_a_cell_without_the_service_takes_part(with_services):
 
 def test_new_cells_have_no_model_to_take(hourly):
     forecaster = fitted(hourly)
-    with pytest.raises(InputError, match="different models"):
+    with pytest.raises(InputError, match="have different"):
         forecaster.adapt(hourly.rename(columns={"a": "z"}))

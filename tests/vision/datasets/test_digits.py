@@ -164,7 +164,7 @@ def test_syn_from_folders(tmp_path):
 def test_what_is_not_there_is_named(tmp_path, name):
     with pytest.raises(InputError, match=r"no .*(get|give|use)"):
         load(name, tmp_path / "nowhere")
-    with pytest.raises(InputError, match="no folder"):
+    with pytest.raises(InputError, match="folder given"):
         load(name)
 
 
