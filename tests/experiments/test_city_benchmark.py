@@ -113,7 +113,7 @@ def test_what_a_command_uses_is_measured(tmp_path):
     files = list((tmp_path / "raw").iterdir())
     assert used["written"] == sum(path.stat().st_size for path in files) / 1e9 > 0
     assert used["cpu"] > 0 < used["peak"]
-    with pytest.raises(InputError, match=r"prepare nothing: .*unknown data set 'nothing'"):
+    with pytest.raises(InputError, match=r"prepare nothing: .*'nothing'"):
         run_command(tmp_path, ["prepare", "nothing"])
 
 

@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 import torch
+from mentions import mentions
 from torch import nn
 from waiting import Killed, killed_after
 
@@ -181,7 +182,7 @@ def test_a_lost_actors_work_is_repeated(method, federate, spread, caplog):
         others.run()
     assert_equal(others, alone)
     assert actors.started[2:] == [1, 1, 0, 0, 0]
-    assert "round 2: the actor of clients 4 to 7 was lost (killed)" in caplog.text
+    assert mentions(caplog.text, "round 2:", "clients 4 to 7")
     # The others are not asked again.
     assert actors.calls.count(("train", 1, 0)) == 1
     assert actors.calls.count(("train", 2, 0)) == 3
@@ -189,7 +190,7 @@ def test_a_lost_actors_work_is_repeated(method, federate, spread, caplog):
 
 def test_actors_that_are_lost_again_and_again_end_the_run(spread):
     others = spread(Inside(2, {("train", 0, 1): 1 + MOST_LOST}), FEDAVG, SIZES)
-    with pytest.raises(InputError, match="actors were lost 4 times in a row"):
+    with pytest.raises(InputError, match=r"actors .*4 times"):
         others.run()
 
 
@@ -229,7 +230,7 @@ def test_a_client_that_fails_is_left_out_by_its_number(federate, spread, caplog)
     for federation in (alone, others):
         federation.train.tensors["x"][6] = torch.inf
         federation.run()
-        assert f"left out client 6 ({DIVERGED})" in caplog.text
+        assert f"client 6 ({DIVERGED})" in caplog.text
         caplog.clear()
     assert [r.failed for r in others.reports] == [1, 1, 1]
     assert_equal(others, alone)
@@ -258,5 +259,5 @@ def test_every_client_is_in_one_part(clients, n, cohort):
 
 
 def test_more_actors_than_clients_are_refused(spread):
-    with pytest.raises(InputError, match="9 actors for 8 clients; each actor needs"):
+    with pytest.raises(InputError, match=r"9 actors .*8 clients"):
         spread(Inside(9), FEDAVG, SIZES)

@@ -65,8 +65,8 @@ def test_a_cube_without_roads_has_none(cube):
 
 
 def test_damaged_roads_are_refused(cube):
-    with pytest.raises(InputError, match="cell b is not in 'cell_to'"):
+    with pytest.raises(InputError, match=r"cell b .*'cell_to'"):
         as_series(cube.isel(cell_to=[0, 2]))
     cube["adjacency"][1, 1] = -1
-    with pytest.raises(InputError, match="negative or not finite"):
+    with pytest.raises(InputError, match=r"negative.*finite"):
         as_series(cube)
