@@ -111,6 +111,13 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
         made = here.run(data_set.prepare, raw, out, progress=obj["progress"], **given)
         _describe_cube(made, as_json=as_json)
 
+    about, params = data_set.__doc__, _parameters(data_set)
+    text, summary = help_text(about), title(about)
+    return click.Command(name, options.HELP, prepare_one, params, text, short_help=summary)
+
+
+def _parameters(data_set: ModuleType) -> list[click.Parameter]:
+    """Return the options of the command that prepares a data set."""
     params: list[click.Parameter] = [
         click.Option(["--raw"], type=options.PATH, required=True, help="Raw file or folder."),
         click.Option(["--out"], type=options.PATH, help="Cube to write, a .nc file.  [required]"),
@@ -123,19 +130,10 @@ def _prepare(name: str, data_set: ModuleType) -> click.Command:
         params.append(
             click.Option(["--engine"], type=engines, default=LOCAL, show_default=True, help=text)
         )
-    if read:
+    if hasattr(data_set, "read"):
         text = "Print what was understood and the first rows, and write nothing."
         params.append(click.Option(["--dry-run"], is_flag=True, help=text))
-    params += options.from_function(options_of(data_set), leave_out=("progress", "spread"))
-    about = data_set.__doc__
-    return click.Command(
-        name,
-        options.HELP,
-        prepare_one,
-        params,
-        help_text(about),
-        short_help=title(about),
-    )
+    return params + options.from_function(options_of(data_set), ("progress", "spread"))
 
 
 def _typed(ctx: click.Context) -> str:

@@ -18,28 +18,32 @@ from stforecast.cli.commands import command, say_json
 from stforecast.cli.options import JSON, LIMITS, given, section
 from stforecast.cli.predict import (
     STYLE,
-    beyond,
-    forecast_sentence,
+    Asked,
+    groups_option,
+    look_ahead,
     read_threshold,
-    say_groups,
-    say_unused,
+    say_outlook,
+    threshold_option,
 )
 from stforecast.forecasting import DEFAULT_METHOD
 
 if TYPE_CHECKING:
     from stforecast.forecasting.backtest import Backtest
     from stforecast.forecasting.outlook import Outlook
-    from stforecast.forecasting.planning import Threshold
-    from stforecast.forecasting.quick import Check, Plan
+    from stforecast.forecasting.quick import Check
     from stforecast.forecasting.results import ForecastRun
 
 
-PATHS_FILE = "paths.nc"
-"""File of sample paths."""
-
-
 @command(
-    *LIMITS, MORE, STYLE, JSON, sections=section("Table", "data_prep.readers.options:TableOptions")
+    *LIMITS,
+    threshold_option(
+        "Adds headroom and probabilities of exceeding it, of a speed of falling below it. "
+    ),
+    groups_option("the tables and the report"),
+    MORE,
+    STYLE,
+    JSON,
+    sections=section("Table", "data_prep.readers.options:TableOptions"),
 )
 def forecast_command(
     ctx: click.Context,
@@ -53,8 +57,8 @@ def forecast_command(
     events: str | None = None,
     lower_limit: float | None,
     upper_limit: float | None,
-    threshold: str | None = None,
-    groups: str | None = None,
+    threshold: str | None,
+    groups: str | None,
     paths: int | None = None,
     more: tuple[str, ...],
     csv_style: Literal["plain", "excel"],
@@ -80,66 +84,62 @@ def forecast_command(
         folds: number of further models to train for a backtest, such as 3. Each is tested on the
             span after its training, and the check then has intervals.
         events: table (.csv) of events known in advance, also for the times to forecast.
-        threshold: capacity or limit in the data's units: a number for each cell, or a CSV with
-            columns cell and threshold. Adds headroom and probabilities of exceeding it, of a speed
-            of falling below it. Groups have the sum of their cells', or a line of their own (site
-            north) or of their level (site).
-        groups: sums to add to the tables and the report: a CSV with a column cell and one for each
-            level, such as cell,site,sector, or columns of the cube, such as site,sector. The sum
-            of all cells is added, too.
         paths: number of joint futures of all cells and steps to write as paths.nc, from which sums,
             maxima and spans can be read.
         xlsx: whether to write the tables as .xlsx.
     """
+    _check_paths(data, out, xlsx=xlsx)
+    limit = None if threshold is None else read_threshold(threshold)
+    cube = _prepare(ctx, data, out, table)
+    chosen = chosen_settings(more, events=events, lower_limit=lower_limit, upper_limit=upper_limit)
+    asked = Asked(chosen.get("events"), threshold, limit, groups, paths)
+    settings, assumed = _plan(cube, horizon, service, method, chosen, asked)
+    if not as_json:
+        click.echo(f"{data}: assumed\n{facts(assumed)}\n")
+    progress = ctx.obj["progress"]
+    made = _train(cube, out / "run", method, settings, folds, progress=progress)
+    written = _look_ahead(made.run, cube, asked, data, csv_style, ".xlsx" if xlsx else ".csv")
+    if as_json:
+        about = {"kind": "checked forecast", "assumed": assumed, **made.about()}
+        say_json({"path": str(out), **about, **written.about()})
+    else:
+        _say(made, written, data, asked)
+
+
+def _check_paths(data: Path, out: Path, *, xlsx: bool) -> None:
+    """Refuse data that are not there, and tables or a run that cannot be written."""
     from data_prep.readers.open import is_pattern
 
     if not data.exists() and not is_pattern(data):
         raise no_file(data, "table or cube", "give a .csv, .xlsx, .parquet or .nc file")
-    from stforecast.federated.runs.run_folder import check_excel, check_new, write_table
+    from stforecast.federated.runs.run_folder import check_excel, check_new
 
-    folder = out / "run"
-    check_new(folder, "stforecast run")
+    check_new(out / "run", "stforecast run")
     if xlsx:
         check_excel(out / "forecast.xlsx")
-    limit = None if threshold is None else read_threshold(threshold)
-    cube = _prepare(ctx, data, out, table)
-    chosen = chosen_settings(more, events=events, lower_limit=lower_limit, upper_limit=upper_limit)
-    plan = _plan(cube, horizon, service, method, chosen)
-    asked = Asked(chosen.get("events"), threshold, limit, groups, paths)
-    _check_asked(cube, asked, plan.settings, method)
-    assumed = {topic: for_command(words) for topic, words in plan.assumed.items()}
-    if not as_json:
-        click.echo(f"{data}: assumed\n{facts(assumed)}\n")
-    made = _train(cube, folder, method, plan.settings, folds, progress=ctx.obj["progress"])
-    outlook, report = _look_ahead(made.run, cube, asked, out, data)
-    files = [(out / name).with_suffix(".xlsx" if xlsx else ".csv") for name in ("forecast", "plan")]
-    for file, table_of in zip(files, (outlook.long(), outlook.plan_table()), strict=True):
-        write_table(table_of, file, csv_style)
-    if not as_json:
-        asked_for = {"has_limit": limit is not None, "has_paths": paths is not None}
-        _say(made, outlook, files, report, data, chosen, **asked_for)
-        return
-    written = {"forecast": files[0], "plan": files[1], "run": folder}
-    written |= {"report": report} if report else {}
-    written |= {"paths": out / PATHS_FILE} if paths else {}
-    about = {"path": str(out), "kind": "checked forecast", "assumed": assumed, **made.about()}
-    about |= {"coverage_of_groups": outlook.sums.coverage} if outlook.sums else {}
-    say_json(about | {name: str(path) for name, path in written.items()})
 
 
 def _plan(
-    cube: Path, horizon: int, service: str | None, method: str, chosen: Mapping[str, Any]
-) -> Plan:
+    cube: Path,
+    horizon: int,
+    service: str | None,
+    method: str,
+    chosen: Mapping[str, Any],
+    asked: Asked,
+) -> tuple[Mapping[str, Any], dict[str, str]]:
+    """Return the settings, and what was assumed for them in the words of this command."""
     from data_prep.cube import open_cube
     from stforecast.forecasting.quick import make_plan
 
     try:
         with open_cube(cube) as ds:
-            return make_plan(ds, horizon, service, method, chosen)
+            plan = make_plan(ds, horizon, service, method, chosen)
     except InputError as e:
         if not e.names("period"):
             raise
         raise InputError(e, ", which this command takes as --set period=52") from e
+    _check_asked(cube, asked, plan.settings, method)
+    return plan.settings, {topic: for_command(words) for topic, words in plan.assumed.items()}
 
 
 class CheckedRun(NamedTuple):
@@ -177,17 +177,7 @@ def _train(
     return CheckedRun(run, check_forecasts(run.forecasts()), tested)
 
 
-def _say(
-    made: CheckedRun,
-    outlook: Outlook,
-    files: list[Path],
-    report: Path | None,
-    data: Path,
-    chosen: Mapping[str, Any],
-    *,
-    has_limit: bool,
-    has_paths: bool,
-) -> None:
+def _say(made: CheckedRun, written: Written, data: Path, asked: Asked) -> None:
     """Print the check, what was written, and the next command to type."""
     from data_prep.readers.formats import without_suffix
     from stforecast.comparison.results import interval_line
@@ -195,18 +185,15 @@ def _say(
     run, tested = made.run.folder, made.backtest
     click.echo(f"{made.check}" if tested is None else f"{made.check}\n\n{tested}\n")
     click.echo(interval_line(made.run))
-    click.echo(forecast_sentence(files[0], outlook.forecast, outlook.interval))
-    if has_limit:
-        click.echo(beyond(outlook))
-    click.echo(f"{files[1]}: busy hour and {outlook.side.extreme} forecast of each cell")
-    say_groups(outlook)
-    if has_paths:
-        click.echo(f"{files[0].with_name(PATHS_FILE)}: joint paths of all cells and steps")
-    if report:
-        click.echo(f"{report}: open it in a browser")
+    has_limit, files = asked.limit is not None, written.files
+    say_outlook(written.outlook, files["forecast"], files["plan"], has_limit=has_limit)
+    if "paths" in files:
+        click.echo(f"{files['paths']}: joint paths of all cells and steps")
+    if "report" in files:
+        click.echo(f"{files['report']}: open it in a browser")
     newer = f"NEWER{data.name.removeprefix(without_suffix(data.name))}"
     again = ["stforecast", "predict", str(run), "--history", newer, "--out", "forecast.csv"]
-    again += ["--events", "EVENTS.csv"] if "events" in chosen else []
+    again += ["--events", "EVENTS.csv"] if asked.events is not None else []
     click.echo(f"model and test results in {run}")
     click.echo(f"\nnext: {shlex.join(again)}")
 
@@ -229,16 +216,6 @@ def _prepare(ctx: click.Context, data: Path, out: Path, table: dict[str, Any]) -
     ds = read(data, **table)
     out.mkdir(parents=True, exist_ok=True)
     return write_cube(ds, out / "data.nc")
-
-
-class Asked(NamedTuple):
-    """What was asked of the coming span, as typed; `limit` is the threshold as it was read."""
-
-    events: str | None
-    threshold: str | None
-    limit: Threshold | None
-    groups: str | None
-    paths: int | None
 
 
 def _check_asked(cube: Path, asked: Asked, settings: Mapping[str, Any], method: str) -> None:
@@ -267,26 +244,35 @@ def _check_asked(cube: Path, asked: Asked, settings: Mapping[str, Any], method: 
         cell_limits(asked.limit, empty, (lowest, highest))
 
 
+class Written(NamedTuple):
+    """The forecast of what follows, and the paths of what was written, by name."""
+
+    outlook: Outlook
+    files: Mapping[str, Path]
+
+    def about(self) -> dict[str, object]:
+        """Describe it, for scripts."""
+        sums = self.outlook.sums
+        about: dict[str, object] = {"coverage_of_groups": sums.coverage} if sums else {}
+        return about | {name: str(path) for name, path in self.files.items()}
+
+
 def _look_ahead(
-    run: ForecastRun, cube: Path, asked: Asked, out: Path, data: Path
-) -> tuple[Outlook, Path | None]:
-    """Forecast what follows, and write the report, whose path is None if that fails."""
+    run: ForecastRun,
+    cube: Path,
+    asked: Asked,
+    data: Path,
+    csv_style: Literal["plain", "excel"],
+    ending: str,
+) -> Written:
+    """Forecast what follows; write the tables and, unless that fails, the report."""
     doing("planning what follows")
+    from stforecast.federated.runs.run_folder import write_table
     from stforecast.forecasting.forecaster import Forecaster
-    from stforecast.forecasting.groups import read_groups
-    from stforecast.forecasting.outlook import make_outlook
-    from stforecast.forecasting.paths import write_paths
     from stforecast.report.write import ReportPage, try_report
 
-    forecaster = Forecaster.load(run.folder)
-    series = forecaster.read(cube, asked.events)
-    groups = None if asked.groups is None else read_groups(asked.groups, series)
-    say_unused("threshold", asked.threshold, asked.limit, series.cells, groups)
-    outlook = make_outlook(
-        forecaster, series, threshold=asked.limit, tested=run.forecasts(), groups=groups
-    )
-    if asked.paths is not None:
-        write_paths(forecaster.sample_paths(series, asked.paths), out / PATHS_FILE)
+    forecaster, out = Forecaster.load(run.folder), run.folder.parent
+    series, outlook = look_ahead(forecaster, cube, asked, out / "paths.nc")
 
     def write() -> Path:
         page = ReportPage()
@@ -294,4 +280,10 @@ def _look_ahead(
         page.add_forecasts([run])
         return page.write(out / "report.html", f"Forecast of {data.name}")
 
-    return outlook, try_report(write, out / "report.html")
+    report = try_report(write, out / "report.html")
+    tables = {"forecast": outlook.long(), "plan": outlook.plan_table()}
+    for name, table in tables.items():
+        write_table(table, out / f"{name}{ending}", csv_style)
+    files = {name: out / f"{name}{ending}" for name in tables} | {"run": run.folder}
+    files |= {"report": report} if report else {}
+    return Written(outlook, files | ({"paths": out / "paths.nc"} if asked.paths else {}))

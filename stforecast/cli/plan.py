@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
 
 from data_prep.base.errors import counted
 from stforecast.cli.commands import command, say_json
 from stforecast.cli.options import JSON, check_ending, check_history, check_run
-from stforecast.cli.predict import STYLE, SUMMED, read_threshold, say_unused
+from stforecast.cli.predict import STYLE, SUMMED, read_threshold, say_unused, threshold_option
 
 if TYPE_CHECKING:
     from stforecast.data.series import Series
+    from stforecast.forecasting.forecaster import Forecaster
     from stforecast.forecasting.months import Months
     from stforecast.forecasting.sleep import SleepPlan
 
 
-@command(STYLE, JSON, flags={"page": "report"})
+@command(threshold_option(), STYLE, JSON, flags={"page": "report"})
 def plan_command(
     run: Path,
     *,
@@ -28,7 +29,7 @@ def plan_command(
     cover: str | None = None,
     history: Path | None = None,
     growth: str | None = None,
-    threshold: str | None = None,
+    threshold: str | None,
     groups: str | None = None,
     page: Path | None = None,
     csv_style: Literal["plain", "excel"],
@@ -53,14 +54,33 @@ def plan_command(
         growth: factor by which loads grow evenly until then, in place of the trend of the history:
             a number such as 1.2, or a CSV with columns cell and growth, whose lines name cells,
             groups (site north) or levels of groups (site).
-        threshold: capacity or limit in the data's units: a number for each cell, or a CSV with
-            columns cell and threshold. Groups have the sum of their cells', or a line of their own
-            (site north) or of their level (site).
         groups: groups to add: a CSV with a column cell and one for each level, such as
             cell,site,sector, or columns of the cube. Their busy hours are their own.
         page: page to write, .html: the weeks in a figure and the dates, or which groups and cells
             can sleep.
     """
+    _check_options(out, page, until, sleep, cover, threshold, growth, groups)
+    check_run(run)
+    if history is not None:
+        check_history(history)
+    asked = Request(run, history, threshold, out, page, csv_style, as_json)
+    if until is not None:
+        _plan_months(asked, until, growth, groups)
+    elif sleep is not None and cover is not None:
+        _plan_sleep(asked, sleep, cover)
+
+
+def _check_options(
+    out: Path,
+    page: Path | None,
+    until: str | None,
+    sleep: str | None,
+    cover: str | None,
+    threshold: str | None,
+    growth: str | None,
+    groups: str | None,
+) -> None:
+    """Refuse options that do not go together, and names of files with other endings."""
     if (until is None) == (sleep is None):
         raise click.UsageError("Give either --until for months ahead, or --sleep.")
     if sleep is not None and not (cover and threshold):
@@ -70,59 +90,81 @@ def plan_command(
     check_ending(out, ".csv", ".xlsx")
     if page is not None:
         check_ending(page, ".html")
-    check_run(run)
-    if history is not None:
-        check_history(history)
+
+
+class Request(NamedTuple):
+    """What both kinds of plans read and write, as it was typed."""
+
+    run: Path
+    history: Path | None
+    threshold: str | None
+    out: Path
+    page: Path | None
+    csv_style: Literal["plain", "excel"]
+    as_json: bool
+
+    def opened(self) -> tuple[str, Forecaster, Series]:
+        """Return the name of the history, the model, and the history as the model reads it."""
+        from stforecast.forecasting.forecaster import Forecaster
+        from stforecast.forecasting.results import ForecastRun, data_of
+
+        data = data_of(ForecastRun.open(self.run).about) if self.history is None else self.history
+        forecaster = Forecaster.load(self.run)
+        return data.name, forecaster, forecaster.read(data)
+
+    def report(self, title: str, series: Series, **plan: Any) -> dict[str, str]:
+        """Write a page on a plan, if there is a path; return the path as `report`."""
+        if self.page is None:
+            return {}
+        from stforecast.report.write import ReportPage
+
+        page = ReportPage()
+        page.add(series=series, **plan)
+        return {"report": str(page.write(self.page, title))}
+
+
+def _plan_sleep(asked: Request, sleep: str, cover: str) -> None:
     from stforecast.federated.runs.run_folder import write_table
-    from stforecast.forecasting.forecaster import Forecaster
     from stforecast.forecasting.groups import read_groups
-    from stforecast.forecasting.months import plan_months
-    from stforecast.forecasting.results import ForecastRun, data_of
     from stforecast.forecasting.sleep import Sleep, plan_sleep
 
-    limit = None if threshold is None else read_threshold(threshold)
+    assert asked.threshold is not None
+    limit = read_threshold(asked.threshold)
+    name, forecaster, series = asked.opened()
+    wanted, of = Sleep.read(sleep), read_groups(cover, series, percent=True)
+    say_unused("threshold", asked.threshold, limit, series.cells, None)
+    found = plan_sleep(forecaster.sample_paths(series, None), of, limit, wanted)
+    write_table(found.table, asked.out, asked.csv_style)
+    files = {"path": str(asked.out)} | asked.report(f"Sleep of {name}", series, sleep=found)
+    _say_sleep(found, files, as_json=asked.as_json)
+
+
+def _plan_months(asked: Request, until: str, growth: str | None, groups: str | None) -> None:
+    from stforecast.federated.runs.run_folder import write_table
+    from stforecast.forecasting.groups import read_groups
+    from stforecast.forecasting.months import plan_months
+
+    limit = None if asked.threshold is None else read_threshold(asked.threshold)
     grown = None if growth is None else read_threshold(growth, "growth")
-    data = data_of(ForecastRun.open(run).about) if history is None else history
-    forecaster = Forecaster.load(run)
-    series = forecaster.read(data)
-    if sleep and cover and limit is not None:
-        asked, of = Sleep.read(sleep), read_groups(cover, series, percent=True)
-        say_unused("threshold", threshold, limit, series.cells, None)
-        slept = plan_sleep(forecaster.sample_paths(series, None), of, limit, asked)
-        write_table(slept.table, out, csv_style)
-        files = {"path": str(out)} | _report(page, f"Sleep of {data.name}", series, sleep=slept)
-        _say_sleep(slept, files, as_json=as_json)
-        return
-    assert until is not None
+    name, _, series = asked.opened()
     members = None if groups is None else read_groups(groups, series)
-    say_unused("threshold", threshold, limit, series.cells, members)
+    say_unused("threshold", asked.threshold, limit, series.cells, members)
     say_unused("growth factor", growth, grown, series.cells, members)
     found = plan_months(series, until, growth=grown, threshold=limit, groups=members)
-    write_table(found.long(), out, csv_style)
-    files = {"path": str(out)}
+    write_table(found.long(), asked.out, asked.csv_style)
+    files = {"path": str(asked.out)}
     if found.passing is not None:
-        dates = out.with_name(f"{out.stem}-dates{out.suffix}")
-        write_table(found.dates(), dates, csv_style)
+        dates = asked.out.with_name(f"{asked.out.stem}-dates{asked.out.suffix}")
+        write_table(found.dates(), dates, asked.csv_style)
         files["dates"] = str(dates)
-    files |= _report(page, f"Busy hours of {data.name}", series, months=found)
-    if as_json:
+    files |= asked.report(f"Busy hours of {name}", series, months=found)
+    if asked.as_json:
         about = {"kind": "months", "weeks": len(found.forecast), "tested_weeks": found.tested}
         rows = {} if found.passing is None else {"passing": found.dates().to_dict("records")}
         say_json({**files, **about, "parts": found.parts, **rows})
         return
     for line in _lines(found, files, has_groups=members is not None):
         click.echo(line)
-
-
-def _report(path: Path | None, title: str, series: Series, **plan: Any) -> dict[str, str]:
-    """Write a page on a plan, if there is a path; return the path as `report`."""
-    if path is None:
-        return {}
-    from stforecast.report.write import ReportPage
-
-    page = ReportPage()
-    page.add(series=series, **plan)
-    return {"report": str(page.write(path, title))}
 
 
 def _say_sleep(found: SleepPlan, files: dict[str, str], *, as_json: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
+    from stforecast.data.series import Series
+    from stforecast.forecasting.forecaster import Forecaster
     from stforecast.forecasting.groups import Groups
     from stforecast.forecasting.outlook import Outlook
     from stforecast.forecasting.planning import Threshold
@@ -39,11 +41,42 @@ STYLE = click.Option(
     help="Style of .csv tables: excel has semicolons, decimal commas and local times.",
 )
 
+
+def threshold_option(adds: str = "") -> click.Option:
+    """Return the option --threshold; `adds` says what is written with it."""
+    return click.Option(
+        ["--threshold"],
+        help="Capacity or limit in the data's units: a number for each cell, or a CSV with columns "
+        f"cell and threshold. {adds}Groups have the sum of their cells', or a line of their own "
+        "(site north) or of their level (site).",
+    )
+
+
+def groups_option(place: str) -> click.Option:
+    """Return the option --groups, whose sums are added to a place."""
+    return click.Option(
+        ["--groups"],
+        help=f"Sums to add to {place}: a CSV with a column cell and one for each level, such as "
+        "cell,site,sector, or columns of the cube, such as site,sector. The sum of all cells is "
+        "added, too.",
+    )
+
+
 SUMMED = "a group's threshold is its own or its level's in the table, or the sum of its cells'"
 """Sentence on thresholds of groups."""
 
 
-@command(EVENTS, *LIMITS, STYLE, JSON, flags={"plan_file": "plan"})
+@command(
+    EVENTS,
+    *LIMITS,
+    threshold_option(
+        "Adds the probability of exceeding it, of a speed of falling below it, from the bounds. "
+    ),
+    groups_option("both tables"),
+    STYLE,
+    JSON,
+    flags={"plan_file": "plan"},
+)
 def predict(
     run: Path,
     *,
@@ -54,9 +87,9 @@ def predict(
     clock: Literal["local", "utc"] = "local",
     lower_limit: float | None,
     upper_limit: float | None,
-    threshold: str | None = None,
+    threshold: str | None,
     plan_file: Path | None = None,
-    groups: str | None = None,
+    groups: str | None,
     paths: int | None = None,
     csv_style: Literal["plain", "excel"],
     as_json: bool,
@@ -73,15 +106,8 @@ def predict(
         steps: steps to forecast; by default the model's horizon.
         clock: clock of the times: the cube's own time zone, with its offset where it is known, or
             UTC.
-        threshold: capacity or limit in the data's units: a number for each cell, or a CSV with
-            columns cell and threshold. Adds the probability of exceeding it, of a speed of falling
-            below it, from the bounds. Groups have the sum of their cells', or a line of their own
-            (site north) or of their level (site).
         plan_file: table to write for a planner, .csv or .xlsx: busy hour, peak (of a speed the
             lowest value), and headroom to --threshold of each cell.
-        groups: sums to add to both tables: a CSV with a column cell and one for each level, such
-            as cell,site,sector, or columns of the cube, such as site,sector. The sum of all cells
-            is added, too.
         paths: number of joint futures of all cells and steps to write next to --out, as netCDF,
             from which sums, maxima and spans can be read.
     """
@@ -89,46 +115,83 @@ def predict(
         check_ending(path, ".csv", ".xlsx")
     check_run(run)
     check_history(history)
-    from stforecast.data.scaling import Limits
     from stforecast.federated.runs.run_folder import write_table
     from stforecast.forecasting.forecaster import Forecaster
-    from stforecast.forecasting.groups import read_groups
-    from stforecast.forecasting.outlook import make_outlook
-    from stforecast.forecasting.paths import write_paths
 
     limit = None if threshold is None else read_threshold(threshold)
     forecaster = Forecaster.load(run)
-    series = forecaster.read(history, events)
-    members = None if groups is None else read_groups(groups, series)
-    say_unused("threshold", threshold, limit, series.cells, members)
-    given = (lower_limit, upper_limit)
-    limits = Limits(*(k if g is None else g for k, g in zip(forecaster.limits, given, strict=True)))
-    tested = None if limit is None and members is None else forecaster.tested()
-    found = make_outlook(
-        forecaster, series, steps,
-        threshold=limit, tested=tested, groups=members, limits=limits, clock=clock,
-    )  # fmt: skip
-    drawn = None
-    if paths is not None:
-        drawn = write_paths(
-            forecaster.sample_paths(series, paths, steps, limits=(limits.lower, limits.upper)),
-            out.with_name(f"{out.stem}-paths.nc"),
-        )
+    asked = Asked(events, threshold, limit, groups, paths)
+    drawn, limits = out.with_name(f"{out.stem}-paths.nc"), (lower_limit, upper_limit)
+    _, found = look_ahead(forecaster, history, asked, drawn, steps, limits, clock)
     write_table(found.long(), out, csv_style)
     if plan_file is not None:
         write_table(found.plan_table(), plan_file, csv_style)
     if as_json:
-        paths_of = {"paths": str(drawn)} if drawn else {}
+        paths_of = {} if paths is None else {"paths": str(drawn)}
         say_json({"path": str(out), **_about(found), **paths_of})
         return
+    say_outlook(found, out, plan_file, has_limit=limit is not None)
+    if paths is not None:
+        click.echo(f"{drawn}: {counted(paths, 'joint path')} of all cells and steps")
+
+
+class Asked(NamedTuple):
+    """What is asked of the coming span, as typed; `limit` is the threshold as it was read."""
+
+    events: str | Path | None
+    threshold: str | None
+    limit: Threshold | None
+    groups: str | None
+    paths: int | None
+
+
+def look_ahead(
+    forecaster: Forecaster,
+    history: Path,
+    asked: Asked,
+    paths_file: Path,
+    steps: int | None = None,
+    limits: tuple[float | None, float | None] = (None, None),
+    clock: Literal["local", "utc"] = "local",
+) -> tuple[Series, Outlook]:
+    """Forecast what follows a history, and write the joint paths if they are asked for.
+
+    Steps, and limits that are None, are the model's. Returns the history, too, as it was read.
+    """
+    from stforecast.data.scaling import Limits
+    from stforecast.forecasting.groups import read_groups
+    from stforecast.forecasting.outlook import make_outlook
+    from stforecast.forecasting.paths import write_paths
+
+    limit, series = asked.limit, forecaster.read(history, asked.events)
+    groups = None if asked.groups is None else read_groups(asked.groups, series)
+    say_unused("threshold", asked.threshold, limit, series.cells, groups)
+    own = zip(forecaster.limits, limits, strict=True)
+    lower, upper = (known if given is None else given for known, given in own)
+    outlook = make_outlook(
+        forecaster, series, steps, threshold=limit, groups=groups, limits=Limits(lower, upper),
+        tested=None if limit is None and groups is None else forecaster.tested(), clock=clock,
+    )  # fmt: skip
+    if asked.paths is not None:
+        drawn = forecaster.sample_paths(series, asked.paths, steps, limits=(lower, upper))
+        write_paths(drawn, paths_file)
+    return series, outlook
+
+
+def say_outlook(found: Outlook, out: Path, plan_file: Path | None, *, has_limit: bool) -> None:
+    """Say what was forecast and written, and what is close to the threshold."""
     click.echo(forecast_sentence(out, found.forecast, found.interval))
-    if limit is not None:
+    if has_limit:
         click.echo(beyond(found))
     if plan_file is not None:
         click.echo(f"{plan_file}: busy hour and {found.side.extreme} forecast of each cell")
-    say_groups(found)
-    if drawn is not None:
-        click.echo(f"{drawn}: {counted(paths or 0, 'joint path')} of all cells and steps")
+    if (sums := found.sums) is None or sums.groups is None:
+        return
+    levels, held = sums.groups.levels, [f"{share:.0%}" for share in sums.coverage.values()]
+    text = ", ".join(f"{levels.count(level)} {level}" for level in dict.fromkeys(levels))
+    text += f"; bounds held {', '.join(held)} of tested sums" if held else ""
+    text += f"; {SUMMED}" if "threshold" in sums.plan else ""
+    click.echo(f"groups: {text}")
 
 
 def _about(found: Outlook) -> dict[str, object]:
@@ -146,17 +209,6 @@ def _about(found: Outlook) -> dict[str, object]:
         "plan": found.plan_table().to_dict("records"),
         **({"coverage_of_groups": found.sums.coverage} if found.sums else {}),
     }
-
-
-def say_groups(found: Outlook) -> None:
-    """Say which sums the tables have, and how many tested ones lay within their bounds."""
-    if (sums := found.sums) is None or sums.groups is None:
-        return
-    levels, held = sums.groups.levels, [f"{share:.0%}" for share in sums.coverage.values()]
-    text = ", ".join(f"{levels.count(level)} {level}" for level in dict.fromkeys(levels))
-    text += f"; bounds held {', '.join(held)} of tested sums" if held else ""
-    text += f"; {SUMMED}" if "threshold" in sums.plan else ""
-    click.echo(f"groups: {text}")
 
 
 def say_unused(

@@ -24,12 +24,8 @@ from stforecast.forecasting import DEFAULT_METHOD
 from stforecast.plots import PLOTS
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from stforecast.federated.core.options import Grid
-    from stforecast.federated.runs.unfinished_run import AfterRound
     from stforecast.forecasting.results import ForecastRun
-    from stforecast.forecasting.sweep import Sweep
 
 
 def run_options(args: list[str]) -> dict[str, list[click.Option]]:
@@ -84,11 +80,7 @@ def run_command(
     """
     from stforecast.bench.described import describe_run
     from stforecast.comparison.results import summary
-    from stforecast.federated.uploads.uplink import counting_uploads
-    from stforecast.forecasting import runs
-    from stforecast.forecasting.results import ForecastRun
     from stforecast.forecasting.sweep import parse_grid
-    from stforecast.tracking import MLflow
 
     options.check_resumed(ctx, allowed=["data", "as_json"], needed=["data", "out"])
     services = [name.strip() for name in (settings["service"] or "").split(",")]
@@ -99,19 +91,9 @@ def run_command(
     for service in services:
         of = settings | ({"service": service} if service else {})
         folder = out if resume or len(services) == 1 else out / service
-        with counting_uploads() as sent:
-            found = _swept(method, data, of, grid, folder) if grid else None
-        of, notes = (of | found.chosen, {"swept": found.swept}) if found else (of, {})
-        notes |= runs.notes_of(sent)
+        of, notes = _choose(method, data, of, grid, folder) if grid else (of, {})
         try:
-            with _progress(ctx, ForecastRun.command, method, resume, of) as after_round:
-                if resume:
-                    finished = runs.resume(resume, data, after_round=after_round)
-                else:
-                    finished = runs.run(
-                        method, data, folder, of, label=label, notes=notes, after_round=after_round,
-                        callbacks=[MLflow(track, folder.name)] if track else [],
-                    )  # fmt: skip
+            finished = _train(ctx, method, data, folder, of, notes, resume, label, track)
         except Stopped as stop:
             if len(services) == 1:
                 raise
@@ -124,16 +106,57 @@ def run_command(
     say_next("report", finished.folder if len(services) == 1 else out, "--out", "report.html")
 
 
-def _swept(method: str, data: Path, settings: dict[str, Any], grid: Grid, out: Path) -> Sweep:
-    """Choose settings, and write the trials next to the results; refuse a folder that has a run."""
+def _choose(
+    method: str, data: Path, settings: dict[str, Any], grid: Grid, out: Path
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return settings with the best of a grid, and notes on what was tried and sent for it.
+
+    The trials are written next to the results; a folder that has a run is refused.
+    """
     from stforecast.federated.runs.run_folder import check_new, write_csv
+    from stforecast.federated.uploads.uplink import counting_uploads
+    from stforecast.forecasting.runs import notes_of
     from stforecast.forecasting.sweep import sweep
 
     check_new(out, "stforecast run")
-    found = sweep(method, data, settings, grid)
+    with counting_uploads() as sent:
+        found = sweep(method, data, settings, grid)
     out.mkdir(parents=True, exist_ok=True)
     write_csv(found.trials, out / "sweep.csv")
-    return found
+    return settings | found.chosen, {"swept": found.swept, **notes_of(sent)}
+
+
+def _train(
+    ctx: click.Context,
+    method: str,
+    data: Path,
+    out: Path,
+    settings: dict[str, Any],
+    notes: dict[str, Any],
+    resume: Path | None,
+    label: str | None,
+    track: str | None,
+) -> ForecastRun:
+    """Begin or resume a run, with a progress bar of its rounds."""
+    from stforecast.bench.progress import rounds_bar
+    from stforecast.federated.runs.run_folder import read_config
+    from stforecast.forecasting import runs
+    from stforecast.forecasting.config import resolve
+    from stforecast.forecasting.results import ForecastRun
+    from stforecast.tracking import MLflow
+
+    if resume:
+        config = read_config(resume, ForecastRun.command, resolve)
+    else:
+        config = resolve(method, **settings)
+    progress = ctx.obj["progress"] and config.federated
+    with rounds_bar(config.total_rounds, progress=progress) as after_round:
+        if resume:
+            return runs.resume(resume, data, after_round=after_round)
+        return runs.run(
+            method, data, out, settings, label=label, notes=notes, after_round=after_round,
+            callbacks=[MLflow(track, out.name)] if track else [],
+        )  # fmt: skip
 
 
 def _check_services(data: Path, services: Sequence[str]) -> None:
@@ -173,18 +196,6 @@ def _left(out: Path, services: Sequence[str]) -> str:
         again = f"give the same command with --service {shlex.quote(','.join(new))}"
         steps.append(f"{again} --out {typed[new[0]]}" if len(new) == 1 else again)
     return ", then ".join(steps)
-
-
-def _progress(
-    ctx: click.Context, command: str, method: str, resume: Path | None, settings: dict[str, Any]
-) -> AbstractContextManager[AfterRound | None]:
-    """Return the progress bar of a run's rounds."""
-    from stforecast.bench.progress import rounds_bar
-    from stforecast.federated.runs.run_folder import read_config
-    from stforecast.forecasting.config import resolve
-
-    config = read_config(resume, command, resolve) if resume else resolve(method, **settings)
-    return rounds_bar(config.total_rounds, progress=ctx.obj["progress"] and config.federated)
 
 
 def _find(

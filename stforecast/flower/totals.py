@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -163,53 +164,65 @@ def groups_to_add(
     return {**kept, REST: rest()}, {n: why for n, why in left_out.items() if n not in kept}
 
 
-def learn_totals(run: RunSettings, coordinator: Coordinator, out: Path) -> dict[str, Any]:
-    """Ask the nodes of a finished run for the totals, and write `totals.csv`; say what is known.
+@dataclass(frozen=True)
+class Asking:
+    """The messages of totals to the nodes of a finished run.
 
-    Nodes whose data end at another time than most nodes' are left out. With too few nodes, or if
-    the sum is lost, there is no file, and a warning says why. If a node is lost during the sums of
-    groups, the server learns nothing, and asks again without it.
+    Attributes:
+        run: settings of the run.
+        coordinator: what has led it.
+        left_out: why nodes are left out, by number.
     """
-    link, membership, left_out = coordinator.link, coordinator.membership, dict[int, str]()
 
-    def ask(nodes: Collection[int], about: Mapping[str, Any], check: Any) -> dict[int, Any]:
-        message = Message({"run": coordinator.token, **about})
-        answers, found = link.ask(dict.fromkeys(nodes, message), run.patience.answer), {}
+    run: RunSettings
+    coordinator: Coordinator
+    left_out: dict[int, str] = field(default_factory=dict)
+
+    def ask(self, nodes: Collection[int], about: Mapping[str, Any], check: Any) -> dict[int, Any]:
+        """Return what `check` makes of the nodes' answers, without those that it rejects."""
+        message = Message({"run": self.coordinator.token, **about})
+        to, found = dict.fromkeys(nodes, message), {}
+        answers = self.coordinator.link.ask(to, self.run.patience.answer)
         for node in nodes:
             try:
                 found[node] = check(answers.get(node, "silent"))
             except Rejected as e:
-                left_out[node] = str(e)
-        need(found)
+                self.left_out[node] = str(e)
+        check_number(found)
         return found
 
-    def need(nodes: Collection[int]) -> None:
-        if len(nodes) < FEW:
-            raise SumLost(f"{len(nodes)} nodes can add to them, {FEW} or more must")
-
-    try:
-        check = partial(check_span, step=run.step)
-        spans: dict[int, Span] = ask([*membership.numbers], {"task": SPAN}, check)
+    def spans(self) -> dict[int, Span]:
+        """Return what the nodes could add whose data end when most nodes' do."""
+        check = partial(check_span, step=self.run.step)
+        numbers = self.coordinator.membership.numbers
+        spans: dict[int, Span] = self.ask([*numbers], {"task": SPAN}, check)
         ends = Counter(span.end for span in spans.values())
         end = max(ends, key=lambda end: (ends[end], end))
         for node in [node for node, span in spans.items() if span.end != end]:
-            left_out[node] = f"its data end at {spans.pop(node).end}, most nodes' at {end}"
+            own = spans.pop(node).end
+            self.left_out[node] = f"its data end at {own}, most nodes' at {end}"
+        return spans
+
+    def add(self, spans: dict[int, Span]) -> Added:
+        """Return the sums of the nodes of these spans, less those that leave meanwhile."""
+        run, coordinator = self.run, self.coordinator
         first, last = max(s.first for s in spans.values()), min(s.last for s in spans.values())
         n_windows, horizon = (last - first) // run.step + 1, run.config.window.horizon
         if n_windows < 2:
             raise SumLost(f"the last begin of a test part is {first}, the first end {last}")
-        sums = NodeSums(run.secure or SecureSums(), link, membership)
+        sums = NodeSums(run.secure or SecureSums(), coordinator.link, coordinator.membership)
         fewest, most = max(FEW, run.patience.min_parties), MOST_VALUES // (5 * n_windows * horizon)
         nodes = list[int]()
         while not nodes:
-            need(spans)
+            check_number(spans)
             plan, without = groups_to_add({n: s.groups for n, s in spans.items()}, fewest, most)
             n = sum(nodes > 0 for nodes in plan.values())
             shapes = {TESTED: [5, n, n_windows, horizon], COMING: [4, n, horizon]}
             # Without one of them, a group could be on too few nodes.
             whole = len(spans) if n > 1 else 0
             about = {"task": TOTAL, "first": str(first), "last": str(last), "groups": plan}
-            adverts = ask(spans, {**about, "nodes": whole, **sums.begin()}, check_finish_advert)
+            about |= {"nodes": whole, **sums.begin()}
+            adverts = self.ask(spans, about, check_finish_advert)
             left = spans.keys() - adverts.keys()
             if not (whole and left):
                 asked = adverts, shapes, coordinator.done + 1, "the totals"
@@ -221,20 +234,51 @@ def learn_totals(run: RunSettings, coordinator: Coordinator, out: Path) -> dict[
                 left |= sums.left - {*nodes}
             for node in left:
                 del spans[node]
-                left_out.setdefault(node, "it left the sum")
+                self.left_out.setdefault(node, "it left the sum")
+        return Added(nodes, found, n_windows, plan, without)
+
+
+class Added(NamedTuple):
+    """Sums, the nodes and windows that they are over, the plan of groups, and others' reasons."""
+
+    nodes: Collection[int]
+    found: Payload
+    n_windows: int
+    plan: Mapping[str, int]
+    without: Mapping[str, str]
+
+
+def check_number(nodes: Collection[int]) -> None:
+    """Refuse to ask too few nodes."""
+    if len(nodes) < FEW:
+        raise SumLost(f"{len(nodes)} nodes can add to them, {FEW} or more must")
+
+
+def learn_totals(run: RunSettings, coordinator: Coordinator, out: Path) -> dict[str, Any]:
+    """Ask the nodes of a finished run for the totals, and write `totals.csv`; say what is known.
+
+    Nodes whose data end at another time than most nodes' are left out. With too few nodes, or if
+    the sum is lost, there is no file, and a warning says why. If a node is lost during the sums of
+    groups, the server learns nothing, and asks again without it.
+    """
+    asking = Asking(run, coordinator)
+    try:
+        spans = asking.spans()
+        end = next(iter(spans.values())).end
+        nodes, found, n_windows, plan, without = asking.add(spans)
         low, names = min(span.low for span in spans.values()), [name for name in plan if name]
         table, coverage = total(run, end, low, names, found)
     except SumLost as e:
         log.warning("no totals: %s", e, extra=event("sum_lost", reason=str(e)))
-        return {"lost": str(e), "left_out": left_out}
+        return {"lost": str(e), "left_out": asking.left_out}
     write_csv(table, out / "totals.csv")
-    clients = sum(len(membership.numbers[node]) for node in nodes)
+    clients = sum(len(coordinator.membership.numbers[node]) for node in nodes)
     log.info("totals.csv: the forecast of %d clients on %d nodes together", clients, len(nodes))
     for name, why in without.items():
         log.warning("totals.csv has no group %r: %s", name, why)
     groups = {name: {"nodes": plan[name], "coverage": coverage.get(name)} for name in names}
     known = {"nodes": len(nodes), "clients": clients, "units": run.units, "windows": n_windows}
-    known |= {"coverage": coverage.get(ALL), "left_out": left_out}
+    known |= {"coverage": coverage.get(ALL), "left_out": asking.left_out}
     return {**known, "groups": groups, "groups_left_out": without}
 
 

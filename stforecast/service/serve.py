@@ -371,7 +371,8 @@ def make_app(service: ForecastService, token: str = "") -> FastAPI:
     app.add_exception_handler(404, _no_path)
     app.add_exception_handler(405, _no_method)
     app.add_exception_handler(RequestValidationError, _bad_request)
-    _add_paths(app, service)
+    _add_forecasts(app, service)
+    _add_descriptions(app, service)
     return app
 
 
@@ -488,7 +489,8 @@ async def _bad_request(request: Request, e: Exception) -> JSONResponse:
     return _refused(request, 422, f"{name} is {repr(found)[:100]}: {first.get('msg', e)}")
 
 
-def _add_paths(app: FastAPI, service: ForecastService) -> None:
+def _add_forecasts(app: FastAPI, service: ForecastService) -> None:
+    """Add the paths of forecasts: our own, and the one of KServe's protocol."""
     most = MOST_HORIZONS * service.current().forecaster.config.window.horizon
     about_steps = f"Steps, from 1 to {most}; by default the horizon."
 
@@ -528,6 +530,10 @@ def _add_paths(app: FastAPI, service: ForecastService) -> None:
     )
     def timeseries(asked: ForecastRequest) -> ForecastAnswer:
         return service.answer(asked)
+
+
+def _add_descriptions(app: FastAPI, service: ForecastService) -> None:
+    """Add the paths that describe what is served: its name, cells, health and metrics."""
 
     @app.get(MODELS, summary="Names for KServe's protocol")
     def models() -> list[str]:

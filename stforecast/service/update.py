@@ -167,16 +167,7 @@ def update(
         InputError: if the records cannot be used, or the run's data or state are damaged.
     """
     began, path = time.perf_counter(), Path(run)
-    if not 1 / MOST_FACTOR <= times <= MOST_FACTOR:
-        raise InputError(
-            Words(
-                "{factor} is none that a unit has, expected {} to {}; give one such as 0.001 for "
-                "records in kB of a run in MB",
-                f"{1 / MOST_FACTOR:g}",
-                f"{MOST_FACTOR:g}",
-                factor=times,
-            )
-        )
+    _check_factor(times)
     present = pd.Timestamp.now("UTC") if now is None else now.tz_localize("UTC")
     opened, settings = folder.open_run(path), ServiceSettings.read(path)
     with folder.update_lock(path):
@@ -196,10 +187,8 @@ def update(
             release(path, str(new), records)
             about = {"action": UNCHANGED, "reason": "no new and no corrected value"}
             return Updated(UNCHANGED, {**about, "notes": list(change.notes)}, pd.DataFrame(), None)
-        keep = _kept_steps(forecaster, opened, settings.update)
-        state, broken = _with_history(
-            of_run, model.scaler, settings, state, history.isel(time=slice(-keep, None))
-        )
+        history = history.isel(time=slice(-_kept_steps(forecaster, opened, settings.update), None))
+        state, broken = _with_history(of_run, model.scaler, settings, state, history)
         for note in broken:
             log.warning("%s: %s", path, note)
         change = dataclasses.replace(change, notes=(*change.notes, *broken))
@@ -211,6 +200,20 @@ def update(
     return dataclasses.replace(
         updated, about={**updated.about, "file": str(file), "seconds": seconds}
     )
+
+
+def _check_factor(times: float) -> None:
+    """Refuse a factor that is none between units."""
+    if not 1 / MOST_FACTOR <= times <= MOST_FACTOR:
+        raise InputError(
+            Words(
+                "{factor} is none that a unit has, expected {} to {}; give one such as 0.001 for "
+                "records in kB of a run in MB",
+                f"{1 / MOST_FACTOR:g}",
+                f"{MOST_FACTOR:g}",
+                factor=times,
+            )
+        )
 
 
 def _with_history(
