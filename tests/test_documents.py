@@ -119,7 +119,7 @@ NOT_RUN = {
         ),
     },
     "docs/pretrained.md": {
-        "python -m experiments.pretrain": "ten minutes; test_pretrain.py trains a little",
+        "python -m experiments.pretrain": "a quarter of an hour; test_pretrain.py trains a little",
     },
     "docs/federation.md": {
         "ssh-keygen": "OpenSSH's; tests of experiments/local_flower.py make keys",
