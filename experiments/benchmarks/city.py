@@ -286,7 +286,7 @@ def spread_table(rows: Sequence[dict[str, Any]]) -> str:
     Raises:
         InputError: if files of the two differ.
     """
-    found = pd.DataFrame(rows)
+    found = pd.DataFrame([{"actors": 0, "files": "", **row} for row in rows])
     found[CLUSTER] = found["cpu"].where(found["phase"] == CLUSTER, 0.0)
     of_run = {"cpu": "sum", "wall": "sum", CLUSTER: "sum", "files": "first"}
     found = found.groupby([*RUN, "actors"], sort=False).agg(of_run).reset_index()
