@@ -240,7 +240,7 @@ class Delivery:
         lead: steps of `expected` before the first reading.
         hour: steps of an hour; 0 if steps are longer.
         cells: ids of the cells.
-        usual: how far readings usually are from what was expected of them.
+        usual: how far readings usually are from their expected values.
         lowest: lowest reading of the history.
         history: readings of the history, of any shape; None for none.
         least: factor, or its reciprocal, from which its level is doubtful.
@@ -280,12 +280,12 @@ class Delivery:
 
     @cached_property
     def both(self) -> Values:
-        """Whether a reading and what was expected of it are known."""
+        """Whether a reading and its expected value are known."""
         return np.isfinite(self.readings) & np.isfinite(self.own.values)
 
     @cached_property
     def pair(self) -> tuple[Values, Values]:
-        """Its readings and what was expected of them, 0 where one of the two is unknown."""
+        """Its readings and their expected values, 0 where one of the two is unknown."""
         return paired(self.readings, self.own.values)
 
 

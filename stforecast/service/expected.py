@@ -27,7 +27,7 @@ from stforecast.forecasting.results import FORECASTS, SMALL, ForecastRun
 from stforecast.service.scores import since
 
 SPAN = 35
-"""Last days of a history whose readings are compared with what was expected of them."""
+"""Last days of a history whose readings are compared with their expected values."""
 
 WEEKS = 4
 """Weeks before a reading whose same time says what is expected beyond all forecasts."""
@@ -72,7 +72,7 @@ class Tails:
         return cls(np.sort(distances[np.isfinite(distances)]))
 
     def rarity(self, distances: Values) -> Values:
-        """Return of how many readings one is as far from what is expected; NaN stays NaN."""
+        """Return of how many readings one is as far from its expected value; NaN stays NaN."""
         known, n = self.known, len(self.known)
         found = np.full(distances.shape, np.nan)
         for side in (1, -1):
@@ -125,7 +125,7 @@ class Expected:
     forecast: Values
 
     def distances(self, readings: Values) -> Values:
-        """Return how far readings are from what was expected, in half widths, with their sign."""
+        """Return how far readings are from their expected values, in half widths with sign."""
         error = readings - self.values
         with np.errstate(divide="ignore", invalid="ignore"):
             found: Values = error / np.where(error > 0, self.above, self.below)
@@ -138,7 +138,7 @@ class Expected:
 
 
 def paired(readings: Values, expected: Values) -> tuple[Values, Values]:
-    """Return readings and what was expected of them, both 0 where one of the two is unknown."""
+    """Return readings and their expected values, both 0 where one of the two is unknown."""
     both = np.isfinite(readings) & np.isfinite(expected)
     return np.where(both, readings, 0.0), np.where(both, expected, 0.0)
 
@@ -390,7 +390,7 @@ def rarity_of(
 
 
 class Usual(NamedTuple):
-    """How far nine of ten days, or forecasts, are from what was expected.
+    """How far nine of ten days, or forecasts, are from their expected values.
 
     Attributes:
         total: error of the sum of all cells at each step, by the sum of the readings.
@@ -403,7 +403,7 @@ class Usual(NamedTuple):
 
 
 def usual_error(readings: Values, expected: Values) -> Usual:
-    """Return how far days `(days, steps, cells)` usually are from what was expected."""
+    """Return how far days `(days, steps, cells)` usually are from their expected values."""
     y, y_hat = paired(readings, expected)
     with np.errstate(divide="ignore", invalid="ignore"):
         totals = np.abs((y - y_hat).sum(axis=2)).sum(axis=1) / np.abs(y.sum(axis=(1, 2)))

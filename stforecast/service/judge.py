@@ -84,7 +84,7 @@ def _unbelieved(given: Values, scaler: Scaler) -> Values:
 def judge(
     before: xr.Dataset, state: ServiceState, options: MonitorOptions, scaler: Scaler
 ) -> Judged:
-    """Compare the readings of a service with what was expected of them.
+    """Compare the readings of a service with their expected values.
 
     Args:
         before: the `tested` forecasts of the run in service.
