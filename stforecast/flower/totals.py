@@ -170,7 +170,7 @@ class Asking:
 
     Attributes:
         run: settings of the run.
-        coordinator: what has led it.
+        coordinator: leader of its rounds.
         left_out: why nodes are left out, by number.
     """
 
@@ -220,8 +220,8 @@ class Asking:
             shapes = {TESTED: [5, n, n_windows, horizon], COMING: [4, n, horizon]}
             # Without one of them, a group could be on too few nodes.
             whole = len(spans) if n > 1 else 0
-            about = {"task": TOTAL, "first": str(first), "last": str(last), "groups": plan}
-            about |= {"nodes": whole, **sums.begin()}
+            about: dict[str, object] = {"task": TOTAL, "first": str(first), "last": str(last)}
+            about |= {"groups": plan, "nodes": whole, **sums.begin()}
             adverts = self.ask(spans, about, check_finish_advert)
             left = spans.keys() - adverts.keys()
             if not (whole and left):
