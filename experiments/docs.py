@@ -30,10 +30,9 @@ from experiments.benchmarks.deliveries import deliveries_table
 from experiments.benchmarks.disclosure import disclosure_table
 from experiments.benchmarks.live import live_table
 from experiments.benchmarks.mixed import mixed_table
-from experiments.benchmarks.months import AHEAD
+from experiments.benchmarks.plans import AHEAD, sleep_table
 from experiments.benchmarks.privacy import privacy_table
 from experiments.benchmarks.replay import draw_replay, replay_table
-from experiments.benchmarks.sleep import sleep_table
 from experiments.benchmarks.zero_shot import weights_table
 from experiments.site import forecasts, guides, images, tables
 from experiments.site.check import check_page
@@ -134,6 +133,7 @@ PARTS: dict[str, Part] = RESULT_TABLES | {
             ("readers of a table", "performance.md", "performance/prepare-table", prepare.COLUMNS),
             ("city", "performance.md", "performance/city", city.city_table),
             ("shards", "performance.md", "performance/shards", city.city_table),
+            ("actors", "performance.md", "performance/shards", city.spread_table),
             ("raw to report", "performance.md", "performance/raw-to-report", city.COMMANDS),
             ("exceedance", "horizons.md", "intervals/exceedance", serving.CALIBRATED),
             ("sums", "horizons.md", "intervals/sums", serving.HELD),

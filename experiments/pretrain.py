@@ -9,7 +9,7 @@ No record of any place is used, so the network cannot know the test part of any 
 with a weekly profile of a few bumps, two AR(1) processes, an effect of each day, white noise, and
 rare events, holidays and shifts of the level, all of random size. Half of the series are Poisson
 counts of this; some are speeds, which fall where it is high. Some cells begin late, rest at night
-or have gaps. It takes some ten minutes on one core.
+or have gaps. It takes a quarter of an hour on one core.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def train(steps: int, width: int, seed: int = 0) -> Network:
 def main() -> None:
     """Train the network and write its weights."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=5000, help="batches of 7,680 targets")
+    parser.add_argument("--steps", type=int, default=12000, help="batches of 7,680 targets")
     parser.add_argument("--width", type=int, default=128, help="units of each layer")
     parser.add_argument("--out", type=Path, default=WEIGHTS, help="file to write (%(default)s)")
     args = parser.parse_args()

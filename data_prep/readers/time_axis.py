@@ -172,6 +172,12 @@ def place_times(
             f"{to_wall(times[:1], options.time_zone)[0]} in {options.time_zone}; ",
             Words("with {clock:local} they are its wall clock"),
         )
+    elif not zone and clock == "utc" and not options.time_zone and any(times != times.normalize()):
+        log.info(
+            name,
+            "times have no offset and are read as UTC; ",
+            Words("give {time_zone:Europe/Berlin} {clock:local} for the clock of a place"),
+        )
     zone = options.time_zone or zone or "UTC"
     if clock == "local" and options.time_zone and not _is_even_on_wall(times, zone):
         times = to_utc(times, cell_at, zone, origin, options.gaps)

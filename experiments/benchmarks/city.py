@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,14 +20,19 @@ from unittest import mock
 
 import numpy as np
 import pandas as pd
+import psutil
 import torch
 
 from data_prep.base.errors import InputError
+from data_prep.base.files import checksum
 from data_prep.city.activity import PER_HOUR, PRESETS, simulated_days
 from data_prep.city.simulate import CITIES, block, zones
 from data_prep.cube import make_cube, write_cube
 from experiments.benchmarks import frame
+from stforecast.bench.ray import cluster
+from stforecast.bench.ray_actors import RayActors
 from stforecast.comparison.results import summary
+from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.forecasting import runs
 
 START, OTHERS = datetime.date(2013, 11, 1), "others"
@@ -46,7 +51,7 @@ PHASES: dict[str, Sequence[str]] = {
 }
 """Functions of `stforecast.forecasting` of each phase; of nested ones, only the inner counts."""
 
-FIRST, SUMMARY = "first round", "summary"
+FIRST, SUMMARY, CLUSTER = "first round", "summary", "Ray"
 
 SHOWN = ("open", "windows", FIRST, "rounds", *list(PHASES)[4:6], "training", *list(PHASES)[6:])
 """Phases in the order of the table."""
@@ -62,6 +67,17 @@ COLUMNS = {
     "peak": ("peak GB", ".2f"),
     "data": ("GB of data", ".3f"),
     "left": ("GB left", ".2f"),
+}
+
+RUN = ["cells", "days", "horizon", "method"]
+
+SPREAD = {
+    "cells": ("cells", ""),
+    "actors": ("workers of Ray", ""),
+    "wall": ("s", ".0f"),
+    "faster": ("times as fast", ".2f"),
+    "cpu": ("CPU s", ".0f"),
+    CLUSTER: ("of Ray's processes", ".0f"),
 }
 
 COMMANDS = {
@@ -82,12 +98,14 @@ def city(
     methods: str = "fedlean,lightgbm",
     days: int = 62,
     threads: int = frame.CORES,
+    actors: str = "0",
 ) -> str:
     """Measure runs on generated cities of hours, from the cube to the files, the bounds included.
 
     Each run has a process of its own. The table has the CPU seconds of each phase, the sum, the
     seconds of the clock and the peak of the memory; the file has all three of each phase. What
-    is in the file already is not measured again.
+    is in the file already is not measured again. With actors, a second table compares them with
+    one process, whose files have to be the same.
 
     Args:
         results: gets a row for each phase of each run.
@@ -95,23 +113,25 @@ def city(
         horizons: hours ahead.
         methods: methods, with their default settings.
         days: number of days.
-        threads: number of threads.
+        threads: number of threads, of each actor, too.
+        actors: numbers of actors of Ray; 0 for one process without Ray.
     """
     results.fix(threads=threads)
     with tempfile.TemporaryDirectory() as folder:
         for n in frame.listed_numbers(cells):
             cube = Path(folder) / f"{n}.nc"
-            for horizon, method in itertools.product(
-                frame.listed_numbers(horizons), methods.split(",")
+            for horizon, method, spread in itertools.product(
+                frame.listed_numbers(horizons), methods.split(","), frame.listed_numbers(actors)
             ):
                 key = {"cells": n, "days": days, "horizon": horizon, "method": method}
-                if results.has(**key):
+                if results.has(**key, actors=spread):
                     continue
                 if not cube.exists():
                     frame.in_own_process(generate_city, cube, n, days)
-                found = frame.in_own_process(measure_phases, method, cube, horizon, threads)
-                results.add(*({**key, **row} for row in found))
-    return city_table(results.rows)
+                found = frame.in_own_process(measure_phases, method, cube, horizon, threads, spread)
+                results.add(*({**key, "actors": spread, **row} for row in found))
+    tables = [city_table, *([spread_table] if actors != "0" else [])]
+    return "\n\n".join(table(results.rows) for table in tables)
 
 
 def generate_city(path: Path, n_cells: int, days: int) -> None:
@@ -137,22 +157,57 @@ def generate_city(path: Path, n_cells: int, days: int) -> None:
     write_cube(cube, path)
 
 
-def measure_phases(method: str, cube: Path, horizon: int, threads: int) -> list[dict[str, Any]]:
-    """Run a method in this process; return what each phase used."""
+def measure_phases(
+    method: str, cube: Path, horizon: int, threads: int, actors: int = 0
+) -> list[dict[str, Any]]:
+    """Run a method in this process, or spread over actors; return what each phase used here.
+
+    What Ray's processes used is a phase of its own, with the seconds of their start.
+    """
     torch.set_num_threads(threads)
     usage = Usage()
     with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
         stack.enter_context(usage.phase(OTHERS))
+        settings: dict[str, Any] = {"horizon": horizon, "intervals": "normalised"}
+        if actors:
+            settings |= {"engine": "ray", "actors": actors, "workers": threads}
+            with usage.phase(CLUSTER):
+                stack.enter_context(cluster(actors * threads))
+                of_ray = stack.enter_context(children_noted())
         for name, places in PHASES.items():
             for place in places:
                 stack.enter_context(usage.counting(name, place))
-        settings = {"horizon": horizon, "intervals": "normalised"}
         run = runs.run(method, cube, Path(folder) / "run", settings)
         with usage.phase(SUMMARY):
             summary(run)
         size = {"data": cube.stat().st_size / 1e9, "left": _size(run.folder) / 1e9}
-        of_run = {"mse": run.score(), **size}
+        names = ("metrics.csv", "forecasts.nc", "model/state.safetensors")
+        files = fingerprint({}, *(checksum(run.folder / name) for name in names))
+        of_run = {"mse": run.score(), **size, "files": files}
+        if actors:
+            note_children(of_ray)
+            usage.of[CLUSTER]["cpu"] += sum(of_ray.values())
     return [{"phase": name, **used, **of_run} for name, used in usage.of.items()]
+
+
+def note_children(seconds: dict[int, float]) -> None:
+    """Note the CPU seconds of all processes that this one has started, by their ids."""
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            seconds[process.pid] = sum(process.cpu_times()[:2])
+
+
+@contextmanager
+def children_noted() -> Iterator[dict[int, float]]:
+    """Yield what `note_children` fills whenever actors are about to be killed."""
+    seconds, end = dict[int, float](), RayActors.end
+
+    def noted(actors: RayActors) -> None:
+        note_children(seconds)
+        end(actors)
+
+    with mock.patch.object(RayActors, "end", noted):
+        yield seconds
 
 
 class Usage:
@@ -214,16 +269,35 @@ class Usage:
 
 
 def city_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Tabulate the runs, with the CPU seconds of each phase."""
-    found = pd.DataFrame(rows)
-    keys = ["cells", "days", "horizon", "method"]
-    by_run = found.groupby(keys, sort=False)
+    """Tabulate the runs in one process, with the CPU seconds of each phase."""
+    found = pd.DataFrame([row for row in rows if not row.get("actors")])
+    by_run = found.groupby(RUN, sort=False)
     of_run = {n: "max" for n in ("peak", "data", "left") if n in found}
     totals = by_run.agg({"cpu": "sum", "wall": "sum", **of_run})
-    phases = found.pivot_table(index=keys, columns="phase", values="cpu")
+    phases = found.pivot_table(index=RUN, columns="phase", values="cpu")
     found = totals.join(phases).reset_index()
     records: list[Any] = [row.dropna().to_dict() for _, row in found.astype(object).iterrows()]
     return frame.table(records, {n: column for n, column in COLUMNS.items() if n in found})
+
+
+def spread_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Compare runs over actors with those in one process.
+
+    Raises:
+        InputError: if files of the two differ.
+    """
+    found = pd.DataFrame(rows)
+    found[CLUSTER] = found["cpu"].where(found["phase"] == CLUSTER, 0.0)
+    of_run = {"cpu": "sum", "wall": "sum", CLUSTER: "sum", "files": "first"}
+    found = found.groupby([*RUN, "actors"], sort=False).agg(of_run).reset_index()
+    one = found[found["actors"] == 0].set_index(RUN)[["wall", "files"]]
+    found = found.join(one.add_suffix(" of one"), on=RUN)
+    if (other := found["files"] != found["files of one"]).any():
+        run = ", ".join(f"{n} {v}" for n, v in found[other].iloc[0][[*RUN, "actors"]].items())
+        raise InputError(f"{run}: not the files of one process; add 0 to actors, or find out why")
+    found["faster"] = found["wall of one"] / found["wall"]
+    records: list[Any] = found.to_dict("records")
+    return frame.table(records, SPREAD)
 
 
 @frame.benchmark(goes_on=True)

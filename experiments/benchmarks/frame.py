@@ -169,8 +169,8 @@ class Results:
             self.about[name] = value
 
     def has(self, **values: Any) -> bool:
-        """Return whether a row has these values."""
-        return any(all(row[n] == v for n, v in values.items()) for row in self.rows)
+        """Return whether a row has these values, 0 for those that it lacks."""
+        return any(all(row.get(n, 0) == v for n, v in values.items()) for row in self.rows)
 
 
 def listed_numbers(text: str) -> list[int]:

@@ -177,7 +177,7 @@ def skill_table(benchmarks: Benchmarks, page: str) -> str:
     """Tabulate the skill of each method by data, with links to the `page` of the benchmarks."""
     pooled = {m for c in columns_of(benchmarks) for m, row in c.rows.items() if "pools" in row}
     rows = []
-    for name, (about, skill) in zip(benchmarks, _skills(benchmarks).iterrows(), strict=True):
+    for name, (about, skill) in zip(benchmarks, skills(benchmarks).iterrows(), strict=True):
         cells = {marked(str(m), pools=m in pooled): f"{value:z.0f}" for m, value in skill.items()}
         best = max(cells.values(), key=int)
         row = {head: f"**{cell}**" if cell == best else cell for head, cell in cells.items()}
@@ -189,11 +189,11 @@ def skill_figure(benchmarks: Benchmarks) -> bytes:
     """Draw the numbers of `skill_table` but the zeros of seasonal naive, as a PNG."""
     from stforecast.plots.comparisons import skill_map
 
-    table = _skills(benchmarks)
+    table = skills(benchmarks)
     return as_png(skill_map(table.loc[:, table.any()], "MSE", digits=0))
 
 
-def _skills(benchmarks: Benchmarks) -> pd.DataFrame:
+def skills(benchmarks: Benchmarks) -> pd.DataFrame:
     """Return the skill of the methods of all benchmarks by data, from the best to the worst."""
     columns = columns_of(benchmarks)
     found = [{m: row.get(SKILL) for m, row in c.rows.items()} for c in columns]

@@ -16,6 +16,7 @@ from experiments.site.forecasts import (
     above_its_experts,
     against_best,
     sent_in_a_round,
+    skills,
     tuned,
 )
 from experiments.site.guides import found_in
@@ -63,6 +64,9 @@ def computed() -> Iterator[tuple[str, str]]:
         if name in ("default", "peers"):
             of_mean, most = against_best(columns)
             yield from ((f"{name}.best", f"{of_mean}"), (f"{name}.worst", f"{most:.1f}"))
+    found = of_page("default", "who_wins*")
+    for name, (_, skill) in zip(found, skills(found).iterrows(), strict=True):
+        yield from ((f"{name}.skill.{method}", f"{of:.0f}") for method, of in skill.items())
     yield from _seeds(columns_of(of_page("default", "seeds*")))
     yield from _milan()
     above = above_its_experts()

@@ -77,9 +77,9 @@ class RayActors:
         return self._n
 
     def start(self, i: int, make: Callable[[], PartTrainer]) -> None:
-        """Start an actor and let it make its part."""
-        self._end(i)
-        self.handles[i] = self._type.remote(self._threads)
+        """Let an actor make its part, in place of an earlier one; start it if it is not there."""
+        if i not in self.handles:
+            self.handles[i] = self._type.remote(self._threads)
         self._begun[i] = self.handles[i].begin.remote(make)
 
     def ask(self, calls: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
@@ -92,6 +92,7 @@ class RayActors:
             except errors.RayTaskError as e:
                 raise (e.cause or e) from e
             except errors.RayError as e:
+                self._end(i)
                 found[i] = Lost(one_line(e))
         return found
 

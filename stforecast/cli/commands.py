@@ -203,7 +203,7 @@ def key_of(option: click.Parameter) -> str:
 
 
 def option_words(option: click.Parameter, value: Any, folder: Path) -> Sequence[str]:
-    """Return the words of a command line for an option of a file in a folder.
+    """Return the words of an option in a file, whose paths and .csv are relative to its folder.
 
     >>> option_words(click.Option(["--data"], type=click.Path()), "north.nc", Path("/etc"))
     ['--data=/etc/north.nc']
@@ -216,8 +216,8 @@ def option_words(option: click.Parameter, value: Any, folder: Path) -> Sequence[
     values = value if isinstance(value, list) and option.multiple else [value]
     if odd := [v for v in values if isinstance(v, (bool, list, Mapping))]:
         raise TypeError(f"expected a text or a number, not {odd[0]!r}")
-    if isinstance(option.type, click.Path):
-        values = [folder / v for v in values]
+    of_path = isinstance(option.type, click.Path)
+    values = [folder / v if of_path or str(v).endswith(".csv") else v for v in values]
     return [f"{flag}={v}" for v in values]
 
 

@@ -169,9 +169,9 @@ def _preview(read: Callable[[], xr.Dataset], raw: Path, *, as_json: bool) -> Non
 
 def _describe_cube(path: Path, *, as_json: bool) -> None:
     from data_prep.cube import open_cube, services_of, step_of
-    from data_prep.described import period
+    from data_prep.described import Description, period
     from data_prep.description import span_of
-    from stforecast.cli.info import describe
+    from stforecast.cli.info import checked, describe
 
     if as_json:
         say_json(describe(path).in_full(path))
@@ -182,7 +182,10 @@ def _describe_cube(path: Path, *, as_json: bool) -> None:
             f"{path}: {steps} of {in_minutes(step_of(ds))} × {cells}, {period(span_of(ds))}; "
             f"services: {some(services_of(ds), 12)}"
         )
-    say_next("forecast", path, "--out", "forecast/")
+    command = ["stforecast", "forecast", str(path), "--horizon", "24", "--out", "forecast/"]
+    found = checked(path, Description("", {}, "", shlex.join(command)))
+    if found.next_command:
+        say_next(*shlex.split(found.next_command)[1:])
 
 
 prepare = Subcommands(

@@ -220,14 +220,12 @@ def _prepare(ctx: click.Context, data: Path, out: Path, table: dict[str, Any]) -
 
 def _check_asked(cube: Path, asked: Asked, settings: Mapping[str, Any], method: str) -> None:
     """Refuse limits, thresholds, groups and paths that do not suit the data, before training."""
-    import pandas as pd
-
     from data_prep.cube import open_cube
     from stforecast.data.series import as_series
     from stforecast.forecasting.config import DataOptions
     from stforecast.forecasting.groups import read_groups
     from stforecast.forecasting.paths import check_number
-    from stforecast.forecasting.planning import cell_limits
+    from stforecast.forecasting.planning import cell_limits, no_values
     from stforecast.forecasting.quick import n_tested
 
     if asked.paths is not None:
@@ -242,9 +240,8 @@ def _check_asked(cube: Path, asked: Asked, settings: Mapping[str, Any], method: 
     limits = DataOptions(lower_limit=lower, upper_limit=upper)
     lowest, highest = limits.limits(non_negative=not (series.values < 0).any())
     if asked.limit is not None:
-        cells = pd.DataFrame(columns=series.cells)
-        cells.attrs = {"service": series.service, "units": series.units}
-        cell_limits(asked.limit, cells, (lowest, highest))
+        empty = no_values(series.cells, series.service, series.units)
+        cell_limits(asked.limit, empty, (lowest, highest))
 
 
 class Written(NamedTuple):

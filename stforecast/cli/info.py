@@ -69,7 +69,7 @@ def describe(path: Path) -> Description:
         raise InputError(f"{path}: no such file or folder; {advice}")
     for place in DESCRIBERS if path.is_dir() else DESCRIBERS[-3:]:  # A file is no folder of runs.
         if found := pkgutil.resolve_name(place)(path):
-            return _checked(path, found)
+            return checked(path, found)
     if path.is_dir():
         raise InputError(
             f"{path}: a folder without runs, models or raw records; give a file in it, or another "
@@ -83,12 +83,12 @@ def describe(path: Path) -> Description:
     )
 
 
-def _checked(path: Path, found: Description) -> Description:
+def checked(path: Path, found: Description) -> Description:
     """Return a description whose next command has a horizon that the data are long enough for."""
     words = shlex.split(found.next_command)
     if words[1:2] != ["forecast"]:
         return found
-    from data_prep.cube import open_cube
+    from data_prep.cube import open_cube, services_of, step_of
 
     service = words[words.index("--service") + 1] if "--service" in words else None
     at = words.index("--horizon") + 1
@@ -96,13 +96,12 @@ def _checked(path: Path, found: Description) -> Description:
         n_steps = ds.sizes["time"]
         if n_steps < 2:
             return found._replace(next_command="")
-        least = _first_known(ds, service or next(iter(found.about["services"])))
-        from data_prep.cube import step_of
         from stforecast.data.clock import Calendar
         from stforecast.data.dates import DAY
         from stforecast.data.window_spec import WindowSpec
         from stforecast.forecasting.quick import choose_share
 
+        least = _first_known(ds, service or services_of(ds)[0])
         calendar, step = Calendar.from_cube(ds), step_of(ds)
         usual = (int(words[at]), 12, 6, 3, 1)
         for horizon in [h for h in usual if h >= least] or [round(DAY / step)]:

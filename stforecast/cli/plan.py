@@ -162,21 +162,18 @@ def _plan_months(asked: Request, until: str, growth: str | None, groups: str | N
 
 def _say_sleep(found: SleepPlan, files: dict[str, str], *, as_json: bool) -> None:
     """Say how many cells can sleep, how probably, and what it saves."""
-    table, asked = found.table, found.sleep
+    table = found.table
     if as_json:
         rows = table.astype({"begin": str, "end": str}).to_dict("records")
         say_json({**files, "kind": "sleep", "energy_saved": found.energy_saved, "asleep": rows})
         return
     text = f"{files['path']}: {len(table)} of {counted(len(found.asleep), 'cell')} can sleep"
     if len(table):
-        text += f", {table['hours'].mean():.3g} hours on average, each span as a whole with a "
-        text += f"probability of at least {table['probability'].min():.0%}"
+        text += f", {table['hours'].mean():.3g} hours on average"
     click.echo(text)
-    click.echo(
-        f"energy: {found.energy_saved:.1%} less in {counted(found.asleep.shape[1], 'step')}, if a "
-        f"cell takes {asked.idle:g} W idle, {asked.full:g} W at its threshold and "
-        f"{asked.asleep:g} W asleep"
-    )
+    click.echo(f"probability: {found.promise}")
+    steps = counted(found.asleep.shape[1], "step")
+    click.echo(f"energy: {found.energy_saved:.1%} less in {steps}, if {found.power}")
     if "report" in files:
         click.echo(f"{files['report']}: open it in a browser")
 

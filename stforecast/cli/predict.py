@@ -229,22 +229,16 @@ def read_threshold(text: str, name: str = "threshold") -> Threshold:
         pass
     import pandas as pd
 
+    from stforecast.data.events import read_texts
     from stforecast.federated.runs.run_folder import as_named
 
-    remedy = f"give a number, or a CSV with columns cell and {name}, separated by commas"
+    remedy = f"give a number, or a CSV with columns cell and {name}"
     if not Path(text).is_file():
         raise InputError(f"{name} is {text!r}, neither a number nor a file; {remedy}")
+    table = read_texts(Path(text), f"table of {name}", ("cell", name), remedy)
+    table["cell"] = table["cell"].map(as_named)
     with reading(text, f"as a table of {name}", remedy):
-        table = pd.read_csv(text, dtype={"cell": str, name: float})
-        if missing := [column for column in ("cell", name) if column not in table]:
-            raise InputError(f"{text}: no column {missing[0]!r}, found {some(table)}; {remedy}")
-        table["cell"] = table["cell"].map(as_named)
-    twice = table["cell"][table["cell"].duplicated()]
-    if len(twice):
-        raise InputError(
-            f"{text}: more than one {name} of cell {some(twice.unique())}, expected one for "
-            "each cell; remove the others"
-        )
+        table[name] = pd.to_numeric(table[name])
     return dict(zip(table["cell"], table[name], strict=True))
 
 
@@ -326,12 +320,13 @@ def explain_command(
     import pandas as pd
 
     from stforecast.bench.tables import for_terminal
+    from stforecast.forecasting.explain import bars
     from stforecast.forecasting.forecaster import Forecaster
 
     found = Forecaster.load(run).explain(cell, history, events=events)
     index = pd.DatetimeIndex(found.forecast.index)
     times = [f"{at:%Y-%m-%dT%H:%M}" for at in index]
-    asked = times[int(found.forecast.argmax())] if time is None else time.replace(" ", "T")
+    asked = times[int(found.forecast.argmax())] if time is None else time.replace(" ", "T")[:16]
     if asked not in times:
         raise InputError(
             f"time is {time!r}, expected a time of the forecast: {times[0]} to {times[-1]}"
@@ -344,8 +339,8 @@ def explain_command(
         say_json({**about, "forecast": float(found.forecast[at]), **parts})
         return
     click.echo(f"cell {cell}: {found.words(at)}")
-    for name in tables:
-        click.echo(f"\n{for_terminal(found.rows(at, of_model=name == 'model'))}")
+    for table, by in zip(tables.values(), ("input", "part of the model"), strict=False):
+        click.echo(f"\nby {by}\n\n{for_terminal(bars(table.T[at]))}")
 
 
 @command(EVENTS, sections=section("New cells", "stforecast.forecasting.adapt:AdaptOptions"))

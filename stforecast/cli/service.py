@@ -12,6 +12,7 @@ from data_prep.base.errors import InputError, counted, no_file
 from data_prep.base.progress import doing
 from stforecast.cli.commands import command, say_json
 from stforecast.cli.options import EVENTS, check_ending, check_history, check_run
+from stforecast.cli.predict import read_threshold
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,7 +65,12 @@ def update_command(
 
 @command()
 def monitor_command(
-    ctx: click.Context, run: Path, *, now: str | None = None, page: Path | None = None
+    ctx: click.Context,
+    run: Path,
+    *,
+    now: str | None = None,
+    page: Path | None = None,
+    threshold: str | None = None,
 ) -> None:
     """Watch a run in service: errors, broken counters, anomalies, and late or odd records.
 
@@ -80,13 +86,18 @@ def monitor_command(
         now: time that all is about, and at which records may be late, in UTC unless it has an
             offset, such as 2024-05-01T06:00; by default now.
         page: HTML file to write of all this, with the coming span; it opens without a network.
+        threshold: capacity or limit for --page, in the data's units: a number for each cell, or a
+            CSV with columns cell and threshold. Adds the plan and its probabilities.
     """
     check_run(run)
     if page is not None:
         check_ending(page, ".html")
+    elif threshold is not None:
+        raise click.UsageError("--threshold goes with --page.", ctx)
     from stforecast.service.monitor import monitor
 
-    watch = monitor(run, _time(now), page)
+    limit = None if threshold is None else read_threshold(threshold)
+    watch = monitor(run, _time(now), page, limit)
     for alarm in watch.alarms:
         log.warning("%s: %s", run, alarm)
     say_json(watch.as_json(), indent=None)

@@ -209,13 +209,8 @@ def _owners(path: Path, series: Series) -> Partition:
     """Read the client of each cell from a file with `cell`, `client` and, maybe, `model`."""
     remedy = "give a CSV file with a line cell,client and then one line for each cell"
     table = read_texts(path, "file of clients", ("cell", "client"), remedy)
-    listed, cells = table["cell"], [str(cell) for cell in series.cells]
-    if listed.duplicated().any():
-        raise InputError(
-            f"{path}: cell {listed[listed.duplicated()].iloc[0]} has two lines; a cell belongs to "
-            "one client"
-        )
-    owners = dict(zip(listed, table["client"], strict=True))
+    owners = dict(zip(table["cell"], table["client"], strict=True))
+    cells = [str(cell) for cell in series.cells]
     if unknown := [cell for cell in owners if cell not in set(cells)]:
         raise InputError(
             f"{path}: {counted(len(unknown), 'cell')} that {series.name} does not have: "

@@ -38,16 +38,27 @@ if TYPE_CHECKING:
 
 
 def read_texts(path: Path, what: str, columns: Sequence[str], remedy: str) -> pd.DataFrame:
-    """Read a CSV file with some columns as texts without spaces around them, empty if missing."""
+    """Read a CSV file with some columns as texts without spaces around them, empty if missing.
+
+    A first line with semicolons is separated by them, and numbers then have decimal commas. A cell
+    in one of the columns has one line.
+    """
     if not path.is_file():
         check_regular(path, what, remedy)
         raise no_file(path, what, remedy)
     with reading(path, f"as a {what}", remedy):
-        table = pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True)
+        separator = ";" if ";" in path.read_text("utf-8-sig").partition("\n")[0] else ","
+        table = pd.read_csv(
+            path, sep=separator, dtype=str, keep_default_na=False, skipinitialspace=True
+        )
         table = table.rename(columns=lambda name: str(name).strip())
         table = table.apply(lambda column: column.str.strip())
+        if separator == ";":
+            table = table.replace(r"^(-?\d+),(\d+)$", r"\1.\2", regex=True)
     if missing := [name for name in columns if name not in table]:
         raise InputError(f"{path}: no column {missing[0]!r}, found {some(table.columns)}; {remedy}")
+    if "cell" in columns and len(twice := table["cell"][table["cell"].duplicated()]):
+        raise InputError(f"{path}: more than one line of cell {twice.iloc[0]}; keep one")
     return table
 
 

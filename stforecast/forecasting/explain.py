@@ -38,7 +38,8 @@ from stforecast.methods.fedlean import OWN
 MEAN, USUAL = "mean of the history", "usual at this time of the week"
 AGES = ("last three hours", "day before", "week before", "earlier weeks")
 EVENTS, SERVICES, LIMITS = "events", "other services", "limits of the service"
-CORRECTION, NETWORK, MIXED = "own correction", "network", "mixed in and recent errors"
+CORRECTION, NETWORK = "own correction", "network of all cells"
+MIXED = "mixed in and recent errors"
 """Names of parts."""
 
 BAR = 20
@@ -61,20 +62,6 @@ class Explanation:
     read: pd.DataFrame
     model: pd.DataFrame | None
 
-    def rows(self, time: pd.Timestamp, *, of_model: bool = False) -> list[dict[str, str]]:
-        """Return a row for each part of the forecast at a time, with a bar of its size."""
-        table = self.model if of_model and self.model is not None else self.read
-        parts = table.loc[time]
-        most = parts.abs().max() or 1.0
-        return [
-            {
-                "part": str(name),
-                "adds": four_digits(value, "+"),
-                "bar": ("█" if value > 0 else "░") * round(BAR * abs(value) / most),
-            }
-            for name, value in parts.to_dict().items()
-        ]
-
     def words(self, time: pd.Timestamp) -> str:
         """Say how far a forecast is from usual, and name the part that explains most of it."""
         parts, forecast = self.read.loc[time], self.forecast[time]
@@ -85,6 +72,19 @@ class Explanation:
         if not largest or change[largest] * np.sign(total) < abs(total) / 2 or not total:
             return text
         return f"{text}: {'above' if total > 0 else 'below'} it mainly by {largest}"
+
+
+def bars(parts: pd.Series) -> list[dict[str, str]]:
+    """Return a row for each part of a forecast, with a bar of its size."""
+    most = parts.abs().max() or 1.0
+    return [
+        {
+            "part": str(name),
+            "adds": four_digits(value, "+"),
+            "bar": ("█" if value > 0 else "░") * round(BAR * abs(value) / most),
+        }
+        for name, value in parts.to_dict().items()
+    ]
 
 
 def explain(
@@ -128,15 +128,9 @@ def explain(
             return _forecast(_without(predictor, {*own} - on), z, calendar, cells)
 
         base, added = shapley(with_parts, own)
-        by_model = {"map or network of all cells": base, **added}
-    return [
-        _in_units(model, series, cell, _of(by_read, i), by_model and _of(by_model, i))
-        for i, cell in enumerate(cells)
-    ]
-
-
-def _of(parts: Mapping[str, Values], i: int) -> dict[str, Values]:
-    return {name: values[i] for name, values in parts.items()}
+        first = "map of all cells" if CORRECTION in own else "trained model"
+        by_model = {first: base, **added}
+    return [_in_units(model, series, cell, i, by_read, by_model) for i, cell in enumerate(cells)]
 
 
 def shapley(
@@ -237,17 +231,18 @@ def _in_units(
     model: FittedModel,
     series: Series,
     cell: int,
+    place: int,
     read: Mapping[str, Values],
     by_model: Mapping[str, Values] | None,
 ) -> Explanation:
-    """Return parts in the data's units; the first of them has the mean of the scale."""
+    """Return the parts at a place in the data's units; the first has the mean of the scale."""
     scale = model.scaler.mean, model.scaler.std
     mean, std = (np.broadcast_to(of, len(series.cells))[cell] for of in scale)
     steps = model.step * np.arange(1, model.config.window.horizon + 1)
     times = series.zoned(pd.DatetimeIndex(series.times[-1] + steps, name="time"))
 
     def table(parts: Mapping[str, Values]) -> tuple[pd.Series, pd.DataFrame]:
-        found = std * pd.DataFrame(parts, times, dtype=float)
+        found = std * pd.DataFrame({n: v[place] for n, v in parts.items()}, times, dtype=float)
         found.iloc[:, 0] += mean
         uncut = found.sum(axis=1)
         forecast = uncut.clip(*model.limits)

@@ -100,6 +100,15 @@ class Groups:
         found.attrs = {name: v for name, v in table.attrs.items() if name != "limits"}
         return found
 
+    def leveled(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Insert a column `level`, with names in place of labels of groups in the column `cell`."""
+        pairs = zip(self.levels, self.names, strict=True)
+        known = dict(zip(self.labels, pairs, strict=True))
+        of = [known.get(label, (CELL, label)) for label in table["cell"]]
+        table["cell"] = [name for _, name in of]
+        table.insert(list(table).index("cell"), "level", [level for level, _ in of])
+        return table
+
     def thresholds(self, threshold: Threshold | None) -> dict[object, float] | None:
         """Return the threshold of each group, by its label.
 
@@ -156,9 +165,6 @@ def _of_file(path: Path, series: Series) -> dict[str, list[str]]:
     table = read_texts(path, "table of groups", (CELL,), REMEDY)
     if len(table.columns) < 2 or CELL in table.columns[table.columns.duplicated()]:
         raise InputError(f"{path}: no column of a level, only cells; {REMEDY}")
-    twice = table[CELL][table[CELL].duplicated()]
-    if len(twice):
-        raise InputError(f"{path}: more than one line of cell {twice.iloc[0]}; keep one")
     table = table.set_index(CELL).reindex([str(cell) for cell in series.cells]).fillna("")
     return {str(level): table[level].tolist() for level in table}
 

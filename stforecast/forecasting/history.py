@@ -206,7 +206,8 @@ def warn_of_late(series: Series, model: FittedModel, said: np.ndarray) -> None:
 
 def warn_of_level(series: Series, model: FittedModel) -> None:
     """Warn of cells whose last values are far from those of the training, as in another unit."""
-    recent = model.scaler.transform(series.values)[-model.config.window.reach :]
+    believed = model.scaler.believed(series.values)[-model.config.window.reach :]
+    recent = model.scaler.scores(believed)
     known = np.isfinite(recent).any(axis=0)
     level = np.zeros(len(known))
     level[known] = np.abs(np.nanmedian(recent[:, known], axis=0))

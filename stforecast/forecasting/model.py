@@ -166,13 +166,15 @@ class FittedModel:
         histories.warn_of_missing(series, missing, unknown)
         histories.warn_of_late(series, self, np.asarray(missing.any(axis=0)))
         histories.warn_of_past_events(series)
-        z, n_steps = self.scaler.transform(series.values, at_end=True), len(series.values)
-        calendar, y_hat = self.scaler.calendar(series), (raw or self.raw_bands(series)).centre
-        while len(z) < n_steps + steps:
-            z = np.concatenate([z, y_hat[:, 0].T])
-            if len(z) < n_steps + steps:
-                y_hat = self.predictor.predict(z, np.array([len(z)]), calendar)
-        table = self._table(z[n_steps : n_steps + steps], series, unknown)
+        calendar, found = (
+            self.scaler.calendar(series),
+            (raw or self.raw_bands(series)).centre[:, 0].T,
+        )
+        while len(found) < steps:
+            z = np.concatenate([self.scaler.transform(series.values, at_end=True), found])
+            y_hat = self.predictor.predict(z, np.array([len(z)]), calendar)
+            found = np.concatenate([found, y_hat[:, 0].T])
+        table = self._table(found[:steps], series, unknown)
         odd = ~np.isfinite(table.to_numpy()).all(axis=0) & ~unknown
         if odd.any():
             raise InputError(

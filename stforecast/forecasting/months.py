@@ -30,8 +30,8 @@ from scipy.stats import t as student
 
 from data_prep.base.errors import InputError, Words, counted
 from stforecast.data.series import Series
-from stforecast.forecasting.groups import CELL, Groups
-from stforecast.forecasting.planning import Side, Threshold, cell_limits, side_of
+from stforecast.forecasting.groups import Groups
+from stforecast.forecasting.planning import Side, Threshold, cell_limits, no_values, side_of
 from stforecast.forecasting.tables import Interval, in_digits, long_table
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class Months:
     """The busy hour of the coming weeks, of cells and groups, in the data's units.
 
     Attributes:
-        past: busy-hour load of the past weeks (week × label); weeks by the time of their begin.
+        past: busy-hour load of the past weeks (week × label), by the wall clock at their begin.
         forecast: medians of the coming weeks (week × label).
         interval: their bounds.
         side: on which side of a threshold values are a problem.
@@ -104,25 +104,14 @@ class Months:
         if self.chances is not None:
             chances = self.chances.to_numpy().T.ravel().round(4)
             table[f"probability_{self.side.beyond}"] = chances
-        return self._leveled(table)
+        return table if self.groups is None else self.groups.leveled(table)
 
     def dates(self) -> pd.DataFrame:
         """Return `passing` with a column `cell`; a threshold is needed."""
         assert self.passing is not None
-        found = self.passing.rename_axis("cell").reset_index()
-        found = found.assign(**found.select_dtypes("float").map(in_digits))
-        return self._leveled(found.round({"probability": 4}))
-
-    def _leveled(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Return a table with a column `level`, and names in place of the labels of groups."""
-        if self.groups is None:
-            return table
-        pairs = zip(self.groups.levels, self.groups.names, strict=True)
-        known = dict(zip(self.groups.labels, pairs, strict=True))
-        of = [known.get(label, (CELL, label)) for label in table["cell"]]
-        table["cell"] = [name for _, name in of]
-        table.insert(list(table).index("cell"), "level", [level for level, _ in of])
-        return table
+        rows = self.passing.rename_axis("cell").reset_index()
+        rows = rows.assign(**rows.select_dtypes("float").map(in_digits)).round({"probability": 4})
+        return rows if self.groups is None else self.groups.leveled(rows)
 
 
 def plan_months(
@@ -150,7 +139,7 @@ def plan_months(
         InputError: if the date is not after the history or too far, the history is too short or
             has longer steps, or a threshold or growth is missing or impossible.
     """
-    past, sign = weekly(series, groups), side_of(_about(series)).sign
+    past, empty = weekly(series, groups), no_values(series.cells, series.service, series.units)
     if (twice := past.columns[past.columns.duplicated()]).size:
         raise InputError(f"a cell has the name of a group, {twice[0]}; rename one of them")
     x = _logs(past)
@@ -168,13 +157,13 @@ def plan_months(
         made.attrs = {"service": series.service, "units": series.units, "coverage": coverage}
         return made
 
-    lower, upper = (
-        table(centre + np.quantile(found.paths, share, axis=0)[:, None] * found.scale)
-        for share in ((1 - coverage) / 2, (1 + coverage) / 2)
-    )
+    shares = (1 - coverage) / 2, (1 + coverage) / 2
+    down, up = np.quantile(found.paths, shares, axis=0)[..., None] * found.scale
+    # Where past forecasts were all too low, or too high, the forecast itself is a bound.
+    lower, upper = table(centre + down.clip(max=0)), table(centre + up.clip(min=0))
     chances = passing = None
     if threshold is not None:
-        of_cells = cell_limits(threshold, _about(series), (-np.inf, np.inf))
+        of_cells, sign = cell_limits(threshold, empty, (-np.inf, np.inf)), side_of(empty).sign
         of_groups = (groups.thresholds(threshold) or {}) if groups else {}
         limit = np.array([*of_cells, *of_groups.values()])
         if (low := limit <= 0).any():
@@ -184,7 +173,7 @@ def plan_months(
         values = {"now": np.exp(found.level), "then": np.exp(centre[-1]), "threshold": limit}
         passing = pd.DataFrame(values, past.columns).join(passing)
         passing = passing.sort_values("probability", ascending=False, kind="stable")
-    forecast, bounds, side = table(centre), Interval(lower, upper), side_of(_about(series))
+    forecast, bounds, side = table(centre), Interval(lower, upper), side_of(empty)
     parts = found.parts if growth is None else ("growth", *found.parts)
     return Months(past, forecast, bounds, side, parts, found.tested, chances, passing, groups)
 
@@ -196,7 +185,8 @@ def weekly(series: Series, groups: Groups | None = None) -> pd.DataFrame:
     as at night, do not count. For sums, a cell's missing hours are its means at that hour of the
     week.
     """
-    step, sign = series.calendar.step, side_of(_about(series)).sign
+    step = series.calendar.step
+    sign = side_of(no_values(series.cells, series.service, series.units)).sign
     per_hour = pd.Timedelta("1h") / step
     if per_hour < 1 or per_hour % 1:
         raise InputError(
@@ -225,15 +215,10 @@ def weekly(series: Series, groups: Groups | None = None) -> pd.DataFrame:
             shares = np.concatenate([shares, of_groups], axis=1)
         peaks = sign * np.nanmax(sign * hours, axis=1)
     labels = [*map(str, series.cells), *(groups.labels if groups else ())]
-    weeks = pd.date_range(series.zoned(series.times[[first]])[0], periods=n_weeks, freq=WEEK)
+    # On the wall clock, whose weeks may have an hour more or less.
+    last = series.zoned(series.times[[first]] + (n_weeks - 1) * WEEK)[0].tz_localize(None)
+    weeks = pd.date_range(end=last, periods=n_weeks, freq=WEEK)
     return pd.DataFrame(np.where(shares >= KNOWN, peaks, np.nan), weeks, labels)
-
-
-def _about(series: Series) -> pd.DataFrame:
-    """Return an empty table of a series, which has its cells and tells its side."""
-    table = pd.DataFrame(columns=series.cells, dtype=float)
-    table.attrs = {"service": series.service, "units": series.units}
-    return table
 
 
 def _logs(peaks: pd.DataFrame) -> np.ndarray:
@@ -251,7 +236,7 @@ def _weeks_until(until: str, end: pd.Timestamp) -> int:
             raise ValueError(until)
     except ValueError as e:
         raise InputError(f"until is {until!r}; give a month or a day, such as 2025-06") from e
-    found = math.ceil((last.end_time - end.tz_localize(None)) / WEEK)
+    found = math.ceil((last.end_time - end) / WEEK)
     if found < 1:
         raise InputError(
             f"until is {until}, and the history ends {end - pd.Timedelta('1ns'):%Y-%m-%d}; give a "
@@ -322,6 +307,8 @@ def _forecast(x: np.ndarray, ahead: int, coverage: float, *, has_trend: bool) ->
         }
         parts = min(choices, key=lambda one: size[one] * (1 + GAIN * len(one)))
         found = [errors(h, parts) for h in range(1, tested + 1)]
+        if not has_trend:  # The growth of the history is no error of a given one.
+            found = [of_lead - np.nanmedian(of_lead) for of_lead in found]
         scale = _scale(np.concatenate(found[:4]))
         paths = _paths([of_lead / scale for of_lead in found], ahead, coverage)
     newest = slice(n - 1, n)

@@ -99,17 +99,12 @@ class Outlook:
         return self._with_groups(self.plan.reset_index(), sums)
 
     def _with_groups(self, table: pd.DataFrame, sums: pd.DataFrame | None) -> pd.DataFrame:
-        if self.groups is None and sums is None:
-            return table
-        levels, place = pd.Series(CELL, table.index), list(table).index("cell")
         if self.groups is not None:
-            labels = table["cell"]
-            levels, table["cell"] = (
-                labels.map(dict(zip(self.groups.labels, of, strict=True)))
-                for of in (self.groups.levels, self.groups.names)
-            )
-        table.insert(place, "level", levels)
-        return table if sums is None else pd.concat([table, sums], ignore_index=True)
+            return self.groups.leveled(table)
+        if sums is None:
+            return table
+        table.insert(list(table).index("cell"), "level", CELL)
+        return pd.concat([table, sums], ignore_index=True)
 
 
 def make_outlook(

@@ -72,6 +72,13 @@ def side_of(values: pd.DataFrame) -> Side:
     return SPEEDS if speed else LOADS
 
 
+def no_values(cells: np.ndarray, service: str, units: str) -> pd.DataFrame:
+    """Return an empty table of cells, which tells its side."""
+    table = pd.DataFrame(columns=cells, dtype=float)
+    table.attrs = {"service": service, "units": units}
+    return table
+
+
 def busy_hour(values: pd.DataFrame) -> pd.DataFrame:
     """Return the busy hour of each cell: the clock hour of the highest mean value.
 

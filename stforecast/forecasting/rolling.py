@@ -15,6 +15,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from stforecast.baselines.base import Baseline
 from stforecast.data.clock import Calendar
 from stforecast.data.prepared import PreparedSeries
 from stforecast.federated.engine.sizing import pick_device
+from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.nodes.received import server_alone
 from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.model_files import from_arrays
@@ -38,6 +40,7 @@ from stforecast.forecasting.trained_method import (
     build_method,
     cells_of_clients,
     federate,
+    trainers,
 )
 from stforecast.methods.mixing import EXPECTED, WEEK
 
@@ -127,14 +130,16 @@ def roll(
 ) -> tuple[Rolling, pd.DataFrame]:
     """Refit a model as the settings say; return the models, and the costs of each refit."""
     since = cuts(config.rolling.refit, data)
-    refit = _kept(checkpointer, _timed(go_on)) if config.federated else _timed(fit_again)
     models, costs = [fitted], []
-    for cut in since:
-        known = known_windows(data, cut)
-        model, cost = refit(config, models[-1], data.until(cut), known)
-        models.append(model)
-        time = data.series.times[cut - 1] + data.calendar.step
-        costs.append({"time": time, "windows": len(known), **cost})
+    with trainers(config, len(data.clients)) as make_trainer:
+        further = _kept(checkpointer, _timed(partial(go_on, make_trainer=make_trainer)))
+        refit = further if config.federated else _timed(fit_again)
+        for cut in since:
+            known = known_windows(data, cut)
+            model, cost = refit(config, models[-1], data.until(cut), known)
+            models.append(model)
+            time = data.series.times[cut - 1] + data.calendar.step
+            costs.append({"time": time, "windows": len(known), **cost})
     return Rolling(models, since, data.calendar.start), pd.DataFrame(costs)
 
 
@@ -197,7 +202,11 @@ def fit_again(
 
 
 def go_on(
-    config: Config, fitted: TrainedMethod, data: PreparedSeries, known: np.ndarray
+    config: Config,
+    fitted: TrainedMethod,
+    data: PreparedSeries,
+    known: np.ndarray,
+    make_trainer: Callable[..., Trainer] = Trainer,
 ) -> tuple[TrainedMethod, dict[str, Any]]:
     """Train further rounds on the known windows; return the method and its traffic.
 
@@ -208,7 +217,7 @@ def go_on(
     own = build_method(config, cells_of_clients(config, data)) if fitted.of_node else None
     method = copy.copy(own or fitted.method)
     method.training = config.training.further
-    federation = federate(config, method, data, train=known, validation=known[:0])
+    federation = federate(config, method, data, known, known[:0], make_trainer)
     if own:
         server = server_alone(method, federation.state, snapshot.server)
         snapshot = dataclasses.replace(snapshot, server=server)

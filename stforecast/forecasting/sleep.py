@@ -17,21 +17,23 @@ P_sleep. The output is in proportion to the load, and is the highest at the carr
 
 from __future__ import annotations
 
-import contextlib
 import math
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import xarray as xr
+from pydantic import NonNegativeFloat, PositiveFloat
 
 from data_prep.base.errors import InputError, some
+from stforecast.federated.core.options import CheckedOptions, Probability
 from stforecast.forecasting.groups import ALL, Groups
-from stforecast.forecasting.planning import ANY, Threshold, cell_limits
+from stforecast.forecasting.planning import ANY, Threshold, cell_limits, no_values
 
 
 @dataclass(frozen=True)
-class Sleep:
+class Sleep(CheckedOptions):
     """What is wanted of a carrier that sleeps, and its power in watts.
 
     By default, a macro cell takes 130 W, 4.7 × 20 W more at full output, and 75 W asleep (Table 2
@@ -45,18 +47,18 @@ class Sleep:
         asleep: power of a sleeping carrier.
     """
 
-    below: float
-    probability: float = 0.95
-    idle: float = 130.0
-    full: float = 224.0
-    asleep: float = 75.0
+    below: PositiveFloat
+    probability: Probability = 0.95
+    idle: NonNegativeFloat = 130.0
+    full: NonNegativeFloat = 224.0
+    asleep: NonNegativeFloat = 75.0
 
     def __post_init__(self) -> None:
-        powers = 0 <= self.asleep < self.idle <= self.full < math.inf
-        if not (powers and 0 < self.below < math.inf and 0 < self.probability < 1):
+        super().__post_init__()
+        if not self.asleep < self.idle <= self.full:
             raise InputError(
-                f"found {self}; expected below above 0, probability between 0 and 1, such as 0.9, "
-                "and power that rises from asleep to idle to full; correct what differs"
+                f"power is {self.asleep:g} W asleep, {self.idle:g} W idle and {self.full:g} W "
+                "full; it must rise in this order"
             )
 
     @classmethod
@@ -69,9 +71,7 @@ class Sleep:
         """
         known = [field.name for field in fields(cls)]
         pairs = [part.partition("=")[::2] for part in text.split(",")]
-        values: dict[str, float] = {}
-        with contextlib.suppress(ValueError):
-            values = {name.strip(): float(value) for name, value in pairs}
+        values: dict[str, Any] = {name.strip(): value for name, value in pairs}
         if "below" in values and len(values) == len(pairs) and values.keys() <= {*known}:
             return cls(**values)
         raise InputError(
@@ -101,6 +101,22 @@ class SleepPlan:
     groups: np.ndarray
     limits: np.ndarray
     sleep: Sleep
+
+    @property
+    def promise(self) -> str:
+        """The wanted probability, and the lowest that was found, in a sentence."""
+        wanted, found = self.sleep.probability, self.table["probability"].min()
+        text = f"spans are chosen for {100 * wanted:g} % on half of the tested forecasts"
+        if not len(self.table):
+            return text
+        return f"{text}; on the other half, each holds with at least {100 * found:.0f} %"
+
+    @property
+    def power(self) -> str:
+        """Power of a carrier, in words."""
+        own = self.sleep
+        awake = f"{own.idle:g} W idle, {own.full:g} W at its threshold"
+        return f"a cell takes {awake} and {own.asleep:g} W asleep"
 
     def held(self, loads: np.ndarray) -> np.ndarray:
         """Return on which paths the promise of each row holds, `(rows, paths)`.
@@ -152,9 +168,8 @@ def plan_sleep(paths: xr.DataArray, cover: Groups, threshold: Threshold, sleep: 
     levels = [level for level in dict.fromkeys(cover.levels) if level != ALL] or [ALL]
     if len(levels) > 1:
         raise InputError(f"groups have several levels, {some(levels)}; give one")
-    about = pd.DataFrame(columns=cells, dtype=float)
-    about.attrs = {"service": str(paths.name), "units": paths.attrs["units"]}
-    limits = cell_limits(threshold, about, ANY)
+    empty = no_values(cells, str(paths.name), paths.attrs["units"])
+    limits = cell_limits(threshold, empty, ANY)
     if (low := limits <= 0).any():
         raise InputError(f"threshold is {limits[low][0]:g}; loads need one above 0")
     loads, groups = paths.to_numpy(), cover.of[0]

@@ -75,7 +75,7 @@ def trainers(config: Config, n_clients: int) -> Iterator[Callable[..., Trainer]]
             there are fewer clients or cores than actors.
     """
     run = config.run
-    if run.engine == LOCAL:
+    if run.engine == LOCAL or not config.federated:
         yield Trainer
         return
     # Importing them takes a while.

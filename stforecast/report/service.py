@@ -70,6 +70,7 @@ def write_service_page(
             *([_anomalies(watch, series.units)] if len(watch.anomalies) else []),
             *([_spans(watch, series.units)] if _scored(watch) else []),
             *([_updates(state.log)] if len(state.log) else []),
+            *(ahead.tables if "threshold" in found.plan else []),
             _cells(worst, series.units),
         ),
         charts=charts,

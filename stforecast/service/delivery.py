@@ -204,17 +204,19 @@ def doubt_of_values(
     if of_weeks.total < usual.total:  # The model is no good, or its horizon is far.
         issued, usual = issued.isel(time=slice(0)), of_weeks
     until = given.index[0] + step * (end - 1 + HOURS * hour)
-    expected = expect(issued, believed.iloc[first:], until)
+    asked = slice(begin - lead - first, None)
+    expected = expect(issued, believed.iloc[first:], until, asked)
     # What is known of other steps need not be expected.
-    was = believed.to_numpy()[first:]
+    history = believed.to_numpy()[first:]
+    was = history[asked]
     others = np.isfinite(was)
-    others[begin - first : end - first] = False
+    others[lead : lead + end - begin] = False
     expected.values[: len(was)][others] = was[others]
     own, agg = (preparation_of(ds).get("options", {}).get("agg") for ds in (state.history, records))
     delivery = Delivery(
-        given.to_numpy()[begin:end], expected.of(slice(begin - lead - first, None)), lead, hour,
+        given.to_numpy()[begin:end], expected, lead, hour,
         [str(cell) for cell in given.columns], usual, float(np.nanmin(known.to_numpy())),
-        was, LEAST_FACTOR if given.shape[1] >= FEW_CELLS else LEAST_OF_FEW,
+        history, LEAST_FACTOR if given.shape[1] >= FEW_CELLS else LEAST_OF_FEW,
         merged="" if agg in (None, own) else agg,
     )  # fmt: skip
     causes = (_of_one_value, _in_another_unit, _moved, _swapped, _merged)

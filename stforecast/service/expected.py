@@ -237,7 +237,10 @@ def _usual_error(errors: Values, day: int) -> Values:
 
 
 def expect(
-    issued: xr.Dataset, history: pd.DataFrame, until: pd.Timestamp | None = None
+    issued: xr.Dataset,
+    history: pd.DataFrame,
+    until: pd.Timestamp | None = None,
+    steps: slice = slice(None),
 ) -> Expected:
     """Return what each reading of a history was expected to be, and those until a later time.
 
@@ -245,8 +248,9 @@ def expect(
         issued: the forecasts made so far.
         history: readings (time × cell) of their cells, NaN where missing, at even steps.
         until: start of the last step to say something of; by default that of the history.
+        steps: those that are asked, of the steps from the first of the history.
     """
-    return _by_forecasts(issued, history, by_weeks(history, until))
+    return _by_forecasts(issued, history, by_weeks(history, until).of(steps))
 
 
 def by_weeks(history: pd.DataFrame, until: pd.Timestamp | None = None) -> Expected:
@@ -286,7 +290,7 @@ def _fed(starts: pd.DatetimeIndex, history: pd.DataFrame, times: pd.DatetimeInde
     if not len(starts):
         return np.zeros((len(times), history.shape[1]), dtype=bool)
     end = history.index.searchsorted(starts[start.clip(0)]).clip(0, n)
-    begin = (end - steps_of_day(times[1] - times[0])).clip(0)
+    begin = (end - steps_of_day(history.index[1] - history.index[0])).clip(0)
     found: Values = known[end] - known[begin] >= (end - begin)[:, None] / 2
     return found
 
@@ -369,7 +373,7 @@ def rarity_of(
     weeks, first = by_weeks(recent), recent.index.searchsorted(begin or recent.index[0])
     asked = slice(min(first, max(len(recent) - day, 0)), None)
     seen = readings.to_numpy()[-SPAN * day :][asked]
-    expected = _by_forecasts(issued, recent, weeks).of(asked)
+    expected = _by_forecasts(issued, recent, weeks.of(asked))
     y = issued["y"].where(since(issued, readings.index[-1], 1.0)["y"].isnull())
     known = recent.to_numpy(copy=True)
     known[len(known) - day :] = np.nan

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from stforecast.federated.runs.run_folder import write_csv
 from stforecast.flower.telemetry import family
 from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.model import saved_scaler
+from stforecast.forecasting.planning import Threshold
 from stforecast.service import folder
 from stforecast.service.cells import STATES, changed_at, in_words
 from stforecast.service.delivery import ANYWHERE, end_of
@@ -156,7 +158,10 @@ class Watch:
 
 
 def monitor(
-    run: str | os.PathLike[str], now: pd.Timestamp | None = None, page: Path | None = None
+    run: str | os.PathLike[str],
+    now: pd.Timestamp | None = None,
+    page: Path | None = None,
+    threshold: Threshold | None = None,
 ) -> Watch:
     """Look at a run's service, and write what is found into its folder.
 
@@ -167,9 +172,11 @@ def monitor(
         now: time in UTC that all is about, and at which records may be late; by default the
             present.
         page: HTML file to write, too.
+        threshold: capacity or limit of the page's forecasts, one or one of each cell.
 
     Raises:
-        InputError: if the run's state is damaged, or its data are gone before the first update.
+        InputError: if the run's state is damaged, its data are gone before the first update, or a
+            threshold is missing or impossible.
     """
     path = Path(run)
     opened = folder.open_run(path)
@@ -197,12 +204,17 @@ def monitor(
     with atomic_path(service / METRICS) as part:
         part.write_text(watch.metrics())
     if page is not None:
-        _write_page(path, page, watch, state, now)
+        _write_page(path, page, watch, state, now, threshold)
     return watch
 
 
 def _write_page(
-    run: Path, page: Path, watch: Watch, state: folder.ServiceState, now: pd.Timestamp | None
+    run: Path,
+    page: Path,
+    watch: Watch,
+    state: folder.ServiceState,
+    now: pd.Timestamp | None,
+    threshold: Threshold | None,
 ) -> None:
     # They import plotly.
     from stforecast.forecasting.outlook import make_outlook
@@ -211,9 +223,12 @@ def _write_page(
     forecaster = Forecaster.load(run)
     series = forecaster.read(state.history)
     about = [] if now is None else ["--now", f"{now:%Y-%m-%dT%H:%M}"]
+    if threshold is not None:
+        about += ["--threshold", "FILE.csv" if isinstance(threshold, Mapping) else str(threshold)]
     command = shlex.join(["stforecast", "monitor", str(run), *about, "--page", str(page)])
     title = f"{series.service} in service, {'/'.join(run.resolve().parts[-2:])}"
-    found = make_outlook(forecaster, forecaster.read(state.believed))
+    believed, tested = forecaster.read(state.believed), forecaster.tested()
+    found = make_outlook(forecaster, believed, threshold=threshold, tested=tested)
     write_service_page(page, title, watch, state, series, found, command)
 
 

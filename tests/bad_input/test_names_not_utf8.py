@@ -35,7 +35,7 @@ def test_a_folder_of_raw_days_and_a_cube(sound, tmp_path, capsys):
 def test_a_table(tmp_path, suffix):
     path = tmp_path / f"{NAME}{suffix}"
     path.write_bytes(b"time,a\n")
-    with pytest.raises(InputError, match=r"this name is not UTF-8, .*; rename it"):
+    with pytest.raises(InputError, match=r"this name .*UTF-8"):
         prepare_table(path, tmp_path / "cube.nc")
 
 
@@ -51,7 +51,7 @@ def test_a_folder_of_images(tmp_path, level):
         folder.mkdir(parents=True)
         for i in range(3):
             Image.new("RGB", (8, 8)).save(folder / f"{i}.png")
-    with pytest.raises(InputError, match=rf"the {level} 'caf\\xe9' has a name that is not UTF-8"):
+    with pytest.raises(InputError, match=rf"{level} 'caf\\xe9' .*UTF-8"):
         load("folder", tmp_path)
 
 

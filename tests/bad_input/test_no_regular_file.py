@@ -55,7 +55,7 @@ def test_a_raw_day_at_the_start_in_the_middle_or_at_the_end(days, tmp_path, put,
 
 def test_a_raw_day_given_alone(tmp_path):
     os.mkfifo(tmp_path / "sms-call-internet-mi-2013-11-01.txt")
-    with pytest.raises(InputError, match="found a named pipe"):
+    with pytest.raises(InputError, match="named pipe"):
         milan.prepare(tmp_path / "sms-call-internet-mi-2013-11-01.txt", tmp_path / "cube.nc")
 
 
@@ -112,14 +112,14 @@ def test_an_image(pictures, put, name):
 
 def test_a_class_that_is_a_dangling_link(pictures):
     (pictures / "ant").symlink_to("nowhere")
-    with pytest.raises(InputError, match=r"ant: no image or folder here \(found a link"):
+    with pytest.raises(InputError, match=r"ant: .*\(found a link"):
         load("folder", pictures)
 
 
 @pytest.mark.parametrize("name", ["pacs.npz", "train-images-idx3-ubyte"])
 def test_a_data_set_of_one_file(tmp_path, name):
     (tmp_path / name).symlink_to("nowhere")
-    with pytest.raises(InputError, match=rf"{name}: no .* here \(found a link"):
+    with pytest.raises(InputError, match=rf"{name}: .*\(found a link"):
         load({"pacs.npz": "pacs"}.get(name, "mnist"), tmp_path)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from mentions import mentions
 
 from data_prep.base.errors import InputError
 from data_prep.preparation import open_again, preparation_of
@@ -231,7 +232,7 @@ def test_a_flag_that_spoils_a_value_makes_it_missing(tmp_path, caplog, flag, goo
     assert set(ds.data_vars) == {"flow", "speed"}
     spoilt = np.flatnonzero(ds["flow"].isnull()).tolist()
     assert spoilt == ([] if flag == "speed status" else [5, 9])
-    assert f"{2 if 'status' in flag else 4} values are spoilt by {flag!r}" in caplog.text
+    assert mentions(caplog.text, f"{(2 if 'status' in flag else 4)} values", f"by {flag!r}")
     if flag == "% Observed":
         assert not read(path, values=f"flow,{flag}", layout="services")["flow"].isnull().any()
 
@@ -240,7 +241,7 @@ def test_a_speed_of_minus_one_is_none(tmp_path, caplog):
     columns = {"flow": lambda h: h % 24, "speed": lambda h: np.where(h % 24, 50.5, -1)}
     ds = read(week(tmp_path / "a.csv", **columns))
     assert int(ds["speed"].isnull().sum()) == 7
-    assert "7 values are spoilt as speeds of -1" in caplog.text
+    assert mentions(caplog.text, "7 values", "speeds", "-1")
 
 
 @pytest.mark.parametrize("name", ["Both", "Total"])

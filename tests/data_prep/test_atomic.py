@@ -63,7 +63,7 @@ WRITERS = [write_cube, write_in_slabs, write_fedda, write_text, write_tensors]
 
 def test_a_lock_on_a_full_disk_has_its_path(tmp_path, small_disk):
     small_disk(0)
-    with pytest.raises(WriteError, match=rf"a.lock: cannot be written \({FULL}\)"):
+    with pytest.raises(WriteError, match=rf"a.lock.* \({FULL}\)"):
         file_lock(tmp_path / "a.lock", tmp_path).__enter__()
 
 
@@ -180,10 +180,10 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
 def test_a_file_that_cannot_be_written_is_refused_before_any_work(tmp_path):
     with pytest.raises(InputError, match="is a folder"):
         check_target(tmp_path)
-    with pytest.raises(InputError, match="full: is a device"):
+    with pytest.raises(InputError, match=r"full: .*device"):
         check_target(tmp_path / "/dev/full")
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"file: .* created \(.*\); choose"):
+    with pytest.raises(InputError, match=r"file: .*created \("):
         check_target(tmp_path / "file" / "cube.nc")
     check_target(tmp_path / "new" / "cube.nc")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "new"]

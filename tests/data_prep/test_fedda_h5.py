@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from mentions import mentions
 
 from data_prep.base.errors import InputError
 from data_prep.cube import make_cube, open_cube
@@ -107,14 +108,14 @@ def test_what_the_cube_lacks_is_left_out_and_logged(tmp_path, caplog):
     ds = cube({"internet": SMS, "sms_in": SMS}, lon=None, lat=None)
     with caplog.at_level(logging.WARNING), h5py.File(write(ds, tmp_path / "trento.h5")) as file:
         assert set(file) == {"idx", "cell", "net"}
-    assert "without sms, call, lng, lat, which the cube does not have" in caplog.text
+    assert "sms, call, lng, lat" in caplog.text
 
 
 def test_other_steps_than_hours_are_logged(tmp_path, caplog):
     ds = cube().assign_coords(time=pd.date_range("2013-11-01", periods=4, freq="10min"))
     with caplog.at_level(logging.WARNING):
         write(ds, tmp_path / "trento.h5")
-    assert "step 0 days 00:10:00, but FedDA's code assumes 24 steps a day" in caplog.text
+    assert mentions(caplog.text, "00:10:00", "FedDA", "24 steps")
 
 
 @pytest.mark.parametrize(
@@ -138,10 +139,10 @@ def test_missing_values_are_refused_unless_filled(tmp_path, zero_is_missing, gap
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"cell": np.array(["a", "b", "c"])}, "cells are .* such as 'a', expected whole numbers"),
-        ({"cell": np.array([0, 1, 2])}, "int64 such as 0, expected whole numbers from 1"),
-        ({"clock": "local"}, "clock is local, expected UTC"),
-        ({"values": {"speed": SMS}}, r"holds speed, expected a service .*\(sms, call, net\)"),
+        ({"cell": np.array(["a", "b", "c"])}, "cells .*'a'"),
+        ({"cell": np.array([0, 1, 2])}, "int64 .* 0, .* from 1"),
+        ({"clock": "local"}, "clock .*local.*UTC"),
+        ({"values": {"speed": SMS}}, r"holds speed.*\(sms, call, net\)"),
     ],
 )
 def test_cubes_the_layout_cannot_hold(tmp_path, changes, message):
@@ -192,27 +193,27 @@ def test_services_and_positions_may_be_absent_and_nan_is_kept(layout, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"idx": IDX * 1000}, "idx begins with 1383260400000, which looks like milliseconds"),
-        ({"idx": IDX * 10**6}, "looks like microseconds"),
-        ({"idx": IDX * 10**9}, "looks like nanoseconds"),
-        ({"idx": np.arange(4)}, "idx begins with 0, which looks like step numbers"),
-        ({"idx": IDX[::-1].copy()}, "idx is out of order or repeats a time"),
-        ({"idx": IDX[[0, 1, 1, 2]]}, "idx is out of order or repeats a time"),
-        ({"idx": IDX[[0, 1, 2, 2]] + [0, 0, 0, 7200]}, "1 of 5 time steps have no row"),
-        ({"idx": np.array([b"2013"] * 4)}, r"idx is \|S4 of shape \(4,\), expected finite"),
-        ({"idx": IDX[:3]}, r"/sms has shape \(4, 3\), expected \(3, 3\)"),
-        ({"cell": np.array([0, 1, 2])}, "cell holds 0, expected whole numbers from 1"),
-        ({"cell": np.array([1.5, 2, 3])}, "cell holds 1.5, expected whole numbers"),
-        ({"cell": np.array([1, 1, 2])}, "cell holds 1 more than once"),
-        ({"net": SMS[:, :2]}, r"/net has shape \(4, 2\), expected \(4, 3\).* or 3 columns"),
-        ({"net": SMS.T}, r"/net has shape \(3, 4\), expected \(4, 3\)"),
-        ({"net": SMS[:, 0]}, r"/net has shape \(4,\), expected \(4, 3\)"),
-        ({"lng": np.zeros(2)}, r"lng has shape \(2,\), lat \(3,\) and cell \(3,\)"),
-        ({"lng": None}, "cannot be read in FedDA's layout .*'lng'"),
-        ({"cell": None}, "cannot be read in FedDA's layout .*'cell'"),
-        ({"sms": None, "call": None, "net": None}, "found none of sms, call, net"),
-        ({"net": SMS - 1}, "/net holds -1.0 at step 0, cell 1, expected activity from 0 up"),
-        ({"net": SMS + np.inf}, "/net holds inf at step 0, cell 1"),
+        ({"idx": IDX * 1000}, "idx.* 1383260400000.*milliseconds"),
+        ({"idx": IDX * 10**6}, "microseconds"),
+        ({"idx": IDX * 10**9}, "nanoseconds"),
+        ({"idx": np.arange(4)}, "idx .* 0, .*step"),
+        ({"idx": IDX[::-1].copy()}, "idx .*order"),
+        ({"idx": IDX[[0, 1, 1, 2]]}, "idx .*order"),
+        ({"idx": IDX[[0, 1, 2, 2]] + [0, 0, 0, 7200]}, "1 of 5.*row"),
+        ({"idx": np.array([b"2013"] * 4)}, r"idx .*\|S4 .*\(4,\)"),
+        ({"idx": IDX[:3]}, r"/sms has shape \(4, 3\).* \(3, 3\)"),
+        ({"cell": np.array([0, 1, 2])}, "cell holds 0, .* 1"),
+        ({"cell": np.array([1.5, 2, 3])}, "cell holds 1.5"),
+        ({"cell": np.array([1, 1, 2])}, "cell holds 1 .*once"),
+        ({"net": SMS[:, :2]}, r"/net has shape \(4, 2\).* \(4, 3\).* 3"),
+        ({"net": SMS.T}, r"/net has shape \(3, 4\).* \(4, 3\)"),
+        ({"net": SMS[:, 0]}, r"/net has shape \(4,\).* \(4, 3\)"),
+        ({"lng": np.zeros(2)}, r"lng.*\(2,\), lat \(3,\).* \(3,\)"),
+        ({"lng": None}, "FedDA.*layout .*'lng'"),
+        ({"cell": None}, "FedDA.*layout .*'cell'"),
+        ({"sms": None, "call": None, "net": None}, "none of sms, call, net"),
+        ({"net": SMS - 1}, "/net.* -1.0 .*step 0, cell 1"),
+        ({"net": SMS + np.inf}, "/net.* inf .*step 0, cell 1"),
     ],
 )
 def test_damaged_files_are_refused(layout, tmp_path, changes, message):
@@ -226,5 +227,5 @@ def test_what_is_no_file_in_the_layout(tmp_path):
     (tmp_path / "text.h5").write_text("idx,cell\n")
     with pytest.raises(InputError, match=r"text\.h5: .* FedDA's layout"):
         prepare(tmp_path / "text.h5", tmp_path / "out.nc")
-    with pytest.raises(InputError, match="unknown time zone 'Rome'"):
+    with pytest.raises(InputError, match="zone 'Rome'"):
         prepare(tmp_path / "text.h5", tmp_path / "out.nc", time_zone="Rome")

@@ -5,6 +5,7 @@ import logging
 import numpy as np
 import pandas as pd
 import pytest
+from mentions import mentions
 
 from data_prep.sets.table import read
 
@@ -30,7 +31,7 @@ def test_huawei_marks_values_as_unreliable_and_has_long_names(tmp_path, caplog):
     truth[5, 0] = np.nan
     np.testing.assert_array_equal(volume, truth)
     assert np.flatnonzero(np.isnan(cube["Users (None)"].to_numpy()[:, 1])).tolist() == [7]
-    assert "2 values are spoilt by 'Reliability' and missing" in caplog.text
+    assert mentions(caplog.text, "2 values", "'Reliability'")
 
 
 @pytest.mark.parametrize(
@@ -51,4 +52,4 @@ def test_flags_spoil_values_of_their_row_or_column(tmp_path, caplog, flag, right
     (tmp_path / "t.csv").write_text("\n".join([f"time,cell,v,w,{flag}", *rows]))
     cube = read(tmp_path / "t.csv", values="v,w")
     assert int(cube[["v", "w"]].isnull().to_array().sum()) == n_missing
-    assert ("are spoilt by" in caplog.text) == bool(n_missing)
+    assert ("are spoilt" in caplog.text) == bool(n_missing)

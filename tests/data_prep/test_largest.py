@@ -88,9 +88,9 @@ def test_years_follow_each_other(write_frame, folder):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"years": "2019,2016"}, "years is '2019,2016' with '2016', expected some of 2017 to 2021"),
-        ({"years": "2021"}, r"ca_his_raw_2021\.h5: no year of records here .*kaggle.*other years"),
-        ({"step": "7min"}, "step '7min' does not fit"),
+        ({"years": "2019,2016"}, "years is '2019,2016'.*'2016'.*2017 .*2021"),
+        ({"years": "2021"}, r"ca_his_raw_2021\.h5: .*kaggle.*years"),
+        ({"step": "7min"}, "step '7min'"),
     ],
 )
 def test_options_that_do_not_fit(folder, options, message):
@@ -117,11 +117,11 @@ def test_tables_that_do_not_fit(folder):
 @pytest.mark.parametrize(
     ("matrix", "message"),
     [
-        (ROADS[:5], r"float32 of shape \(5, 6\), expected numbers, a row and"),
-        (ROADS[:2, :2], r"float32 of shape \(2, 2\), expected"),
-        (ROADS.astype(str), r"shape \(6, 6\), expected numbers"),
-        (ROADS.astype(object), "holds objects, which are pickled"),
-        (-ROADS - 1, "negative or not finite"),
+        (ROADS[:5], r"float32 .*\(5, 6\).*row"),
+        (ROADS[:2, :2], r"float32 .*\(2, 2\)"),
+        (ROADS.astype(str), r"\(6, 6\).*numbers"),
+        (ROADS.astype(object), "objects.*pickled"),
+        (-ROADS - 1, "negative.*finite"),
     ],
 )
 def test_graphs_that_do_not_fit(folder, matrix, message):
@@ -133,10 +133,10 @@ def test_graphs_that_do_not_fit(folder, matrix, message):
 def test_damaged_and_pickled_graphs(folder):
     path = folder / "ca_rn_adj.npy"
     path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(InputError, match=r"268 bytes, .* not fit"):
+    with pytest.raises(InputError, match=r"268 bytes.*fit"):
         largest.read(folder)
     path.write_bytes(b"no array")
-    with pytest.raises(InputError, match="as a plain array"):
+    with pytest.raises(InputError, match="plain array"):
         largest.read(folder)
     (folder / "adj_mx.pkl").write_bytes(pickle.dumps([1]))
     with pytest.raises(InputError, match=r"adj_mx\.pkl: a pickle"):
@@ -148,7 +148,7 @@ def test_a_file_of_another_year_or_name(write_frame, folder):
     with pytest.raises(InputError, match=r"records\.h5: no year"):
         largest.read(folder / "records.h5")
     (folder / "records.h5").rename(folder / "ca_his_raw_2020.h5")
-    with pytest.raises(InputError, match="the year 2019, expected 2020"):
+    with pytest.raises(InputError, match="year 2019, expected 2020"):
         largest.read(folder / "ca_his_raw_2020.h5")
     with pytest.raises(InputError, match=r"nowhere: .*kaggle"):
         largest.read(folder / "nowhere")

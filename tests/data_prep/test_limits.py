@@ -6,6 +6,7 @@ import zipfile
 from types import SimpleNamespace
 
 import pytest
+from mentions import mentions
 
 from data_prep.base import limits
 from data_prep.base.errors import InputError
@@ -216,7 +217,7 @@ def test_lists_are_left_out_and_one_that_ends_early_is_refused(tmp_path, monkeyp
     path = tmp_path / "list.json"
     path.write_text(json.dumps([{"n": 1, "deep": [{"a": 1}, {"a": 2}]}] * 9))
     assert read_json(path).columns == ["n"]
-    assert "left out, as lists or places in a queue: deep" in caplog.text
+    assert mentions(caplog.text, "lists", "queue: deep")
     path.write_text(json.dumps([{"n": 1}] * 9)[:-9])
     with pytest.raises(InputError, match=r"list\.json"):
         read_table(path)

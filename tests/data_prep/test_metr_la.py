@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 import pandas as pd
 import pytest
+from mentions import mentions
 
 from data_prep.base.errors import InputError
 from data_prep.cube import local_time, observed, open_cube
@@ -75,7 +76,7 @@ def test_microseconds_called_nanoseconds_are_refused(write_frame, tmp_path):
     raw = write_frame(tmp_path / "metr-la.h5", kind="datetime64[us]")
     with h5py.File(raw, "a") as file:
         file["df/axis1"].attrs["kind"] = np.bytes_("datetime64[ns]")
-    with pytest.raises(InputError, match="the year 1970, expected 2012"):
+    with pytest.raises(InputError, match="year 1970, expected 2012"):
         MetrLA.prepare(raw, tmp_path / "out.nc")
 
 
@@ -119,8 +120,8 @@ def test_two_frames_are_ambiguous(write_frame, tmp_path):
 @pytest.mark.parametrize(
     ("attribute", "value", "message"),
     [
-        ("pandas_type", np.bytes_("frame_table"), "0 frames in pandas' fixed format among"),
-        ("nblocks", 2, "columns of 2 types"),
+        ("pandas_type", np.bytes_("frame_table"), "0 frames .*fixed"),
+        ("nblocks", 2, "columns.* 2"),
     ],
 )
 def test_other_pandas_formats_are_refused(write_frame, tmp_path, attribute, value, message):
@@ -171,18 +172,18 @@ def with_value(value):
 @pytest.mark.parametrize(
     ("frame", "message"),
     [
-        ({"values": with_value(-3.0)}, r"speed -3\.0 at 2012-03-01 00:10:00, sensor 767541"),
-        ({"values": with_value(np.inf)}, r"speed inf at 2012-03-01 00:10:00, sensor 767541"),
-        ({"values": SPEEDS.T}, r"shape \(3, 6\), expected numbers of shape \(6, 3\)"),
+        ({"values": with_value(-3.0)}, r"speed -3\.0 .*2012-03-01 00:10:00, sensor 767541"),
+        ({"values": with_value(np.inf)}, "speed inf .*2012-03-01 00:10:00, sensor 767541"),
+        ({"values": SPEEDS.T}, r"\(3, 6\).*\(6, 3\)"),
         ({"times": TIMES[[0, 1, 3, 2, 4, 5]]}, "00:10:00 follows 2012-03-01 00:15:00"),
         ({"times": TIMES[[0, 1, 1, 2, 3, 4]]}, "00:05:00 follows 2012-03-01 00:05:00"),
-        ({"times": TIMES[:1].append(TIMES[1:] + TIMES.freq)}, "1 of 7 time steps have no row"),
-        ({"times": TIMES[:5].append(TIMES[5:] + pd.Timedelta("1min"))}, "steps are not even"),
+        ({"times": TIMES[:1].append(TIMES[1:] + TIMES.freq)}, "1 of 7.*row"),
+        ({"times": TIMES[:5].append(TIMES[5:] + pd.Timedelta("1min"))}, "not even"),
         (
             {"times": pd.date_range("2012-03-01", periods=6, freq="15min")},
-            "steps of 15 minutes, expected 5 minutes",
+            "15 minutes.* 5 minutes",
         ),
-        ({"ids": ["a", "a", "b"]}, r"metr-la\.h5: /df/axis0 has a more than once"),
+        ({"ids": ["a", "a", "b"]}, r"metr-la\.h5: /df/axis0 .*once"),
     ],
 )
 def test_impossible_frames_are_refused(prepared, frame, message):
@@ -197,7 +198,7 @@ def test_allowed_gaps_are_nan_and_logged(prepared, caplog):
     assert ds.sizes["time"] == 7
     assert np.isnan(ds["speed"][1]).all()
     np.testing.assert_array_equal(ds["speed"][2], SPEEDS[1])
-    assert "metr-la.h5: 1 of 7 time steps have no row" in caplog.text
+    assert mentions(caplog.text, "metr-la.h5: 1 of 7", "row")
 
 
 def test_longer_steps_are_means_of_what_was_observed(prepared):
@@ -241,7 +242,7 @@ def test_folder_with_none_or_several(write_frame, tmp_path, names, message):
 
 def test_what_is_no_hdf5(tmp_path):
     (tmp_path / "metr-la.h5").write_text("<html>Sign in</html>")
-    with pytest.raises(InputError, match=r"metr-la\.h5: .* download it again"):
+    with pytest.raises(InputError, match=r"metr-la\.h5.*download"):
         MetrLA.prepare(tmp_path, tmp_path / "out.nc")
     with pytest.raises(InputError, match=r"none\.csv: .* \(found nothing\)"):
         MetrLA.prepare(
@@ -249,7 +250,7 @@ def test_what_is_no_hdf5(tmp_path):
         )
     with pytest.raises(InputError, match=r"\(found a folder\)"):
         MetrLA.prepare(tmp_path / "metr-la.h5", tmp_path / "out.nc", adjacency=tmp_path)
-    with pytest.raises(InputError, match=r"nowhere: .* \(found nothing\)"):
+    with pytest.raises(InputError, match=r"nowhere: .*nothing"):
         MetrLA.prepare(tmp_path / "nowhere", tmp_path / "out.nc")
 
 
@@ -269,7 +270,7 @@ def test_graph_and_positions_beside_the_records_are_used_in_the_order_of_the_cel
     assert ds["cell_to"].values.tolist() == IDS
     assert ds["lat"].values.tolist() == [36, 35, 34]
     assert ds["lon"].values.tolist() == [-120, -119, -118]
-    assert "metr-la-adjacency.npz: found beside metr_la.h5 and used" in caplog.text
+    assert mentions(caplog.text, "metr-la-adjacency.npz", "metr_la.h5")
     assert len(json.loads(ds.attrs["source_checksums"])) == 3
 
 
@@ -277,15 +278,15 @@ def test_graph_and_positions_beside_the_records_are_used_in_the_order_of_the_cel
     ("text", "message"),
     [
         ("sensor_id,latitude,longitude\n773869,34,-118\n", "no sensor 767541, 717447"),
-        ("sensor,lat,lon\n773869,34,-118\n", "no column 'sensor_id' among"),
+        ("sensor,lat,lon\n773869,34,-118\n", "no column 'sensor_id'"),
         (
             "sensor_id,latitude,longitude\n"
             "773869,34,-118\n767541,34,-118\n717447,34,-118\n717447,35,-118\n",
-            "a sensor occurs twice",
+            "a sensor .*twice",
         ),
         (
             "sensor_id,latitude,longitude\n773869,34,-118\n767541,,-118\n717447,34,-118\n",
-            "line 3: 'latitude' is empty",
+            "line 3: 'latitude'.*empty",
         ),
     ],
 )
@@ -332,8 +333,8 @@ def test_kernel_by_hand():
     [
         ("from,to,cost\n773869,767541,5\n767541,773869,5\n", "no sensor 717447"),
         ("from,to,cost\n773869,767541,far\n767541,773869,5\n", "line 2: .*'cost' holds 'far'"),
-        ("from,to,cost\n773869,767541,\n767541,773869,5\n", "line 2: 'cost' is empty"),
-        ("from,to\n773869,767541\n", "no column 'cost' among 'from', 'to'"),
+        ("from,to,cost\n773869,767541,\n767541,773869,5\n", "line 2: 'cost'.*empty"),
+        ("from,to\n773869,767541\n", "column 'cost' .*'from', 'to'"),
     ],
 )
 def test_distances_that_do_not_fit(tmp_path, text, message):
@@ -346,8 +347,8 @@ def test_distances_that_do_not_fit(tmp_path, text, message):
     ("ids", "matrix", "message"),
     [
         (IDS[:2], np.eye(2), "no sensor 717447"),
-        (IDS, np.eye(2), r"adjacency of shape \(2, 2\) for 3 sensors"),
-        (IDS, np.full((3, 3), NAN), "expected finite numbers"),
+        (IDS, np.eye(2), r"\(2, 2\) .* 3 sensors"),
+        (IDS, np.full((3, 3), NAN), "finite numbers"),
     ],
 )
 def test_matrices_that_do_not_fit(tmp_path, ids, matrix, message):

@@ -158,9 +158,9 @@ def test_only_the_cells_asked_for(raw, out):
     some = prepare(raw, out, cells="7,1-2")
     xr.testing.assert_equal(some, everything.sel(cell=[1, 2, 7]))
     xr.testing.assert_equal(prepare(raw, out, cells="not:3-5"), some)
-    with pytest.raises(InputError, match=r"milan: no cell '4' .* 4 "):
+    with pytest.raises(InputError, match=r"milan.*cell '4'.* 4"):
         milan.prepare(raw, out, cells="3,4")
-    with pytest.raises(InputError, match=r"milan: no cell '10001' .* 10000 "):
+    with pytest.raises(InputError, match=r"milan.*cell '10001'.* 10000"):
         milan.prepare(raw, out, cells="1,10001")
 
 
@@ -198,7 +198,7 @@ def test_the_grid_gives_places_and_a_sample_of_all_its_cells(raw, out, grid):
 
 def test_cells_outside_the_grid_are_refused(raw, out, grid):
     path = write_day(raw, "2013-11-03", cells=(1, 2, 9))
-    with pytest.raises(InputError, match=f"{path}: line 289: square id 9 .* 5 "):
+    with pytest.raises(InputError, match=rf"{path}: line 289: .* 9 .* 5 "):
         milan.prepare(raw, out, grid=grid)
 
 
@@ -234,7 +234,7 @@ def test_a_missing_interval_is_refused_or_nan_for_all_cells(raw, out, caplog):
     missing = ds["net"].isnull().values
     assert np.flatnonzero(missing.all(axis=1)).tolist() == [24 + 17]
     assert missing.sum() == 3
-    assert "has 143 of 144 intervals (missing 17:20 local)" in caplog.text
+    assert "143 of 144 intervals (missing 17:20" in caplog.text
 
 
 def test_an_interval_of_some_cells_counts_as_recorded(raw, out):
@@ -285,7 +285,7 @@ def test_other_files_of_the_folder_are_left_alone(raw, out):
 
 
 def test_no_folder_and_no_files_are_refused(tmp_path, out):
-    with pytest.raises(InputError, match="nowhere: no such"):
+    with pytest.raises(InputError, match="nowhere: no"):
         milan.prepare(tmp_path / "nowhere", out)
     with pytest.raises(InputError, match=f"found nothing, .* {PREFIX}YYYY"):
         milan.prepare(tmp_path, out)
@@ -458,6 +458,6 @@ def test_finite_activity_of_an_infinite_sum_is_refused(raw, out, fields, service
     cell, start, *_ = lines[0].split("\t")
     rows = [f"{cell}\t{start}\t{country}\t{fields}" for country in (997, 998)]
     path.write_text("\n".join([*rows, *lines]) + "\n")
-    with pytest.raises(InputError, match=rf": {service}(_in)? is inf .*, cell {cell}, "):
+    with pytest.raises(InputError, match=rf": {service}(_in)? .*inf .*, cell {cell}, "):
         milan.prepare(raw, out)
     assert not recwarn

@@ -7,6 +7,7 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
+from mentions import mentions
 
 from data_prep.base.errors import InputError
 from data_prep.cube import observed, open_cube
@@ -67,7 +68,7 @@ def test_published_shapes_and_sources():
 def test_another_shape_than_the_published_one_is_said(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         PEMS04.read(write(tmp_path, "PEMS04", values()))
-    assert "data of shape (6, 3, 3), published is (16992, 307, 3)" in caplog.text
+    assert mentions(caplog.text, "(6, 3, 3),", "(16992, 307, 3)")
 
 
 def test_roads_are_the_listed_ones_from_cell_to_cell(tmp_path):
@@ -100,7 +101,7 @@ def test_names_of_the_mirror_and_of_the_authors(tmp_path, caplog, name, others):
     with caplog.at_level(logging.WARNING):
         ds = PEMS04.read(tmp_path)
     assert ("adjacency" in ds) == bool(others)
-    assert ("no PEMS04.csv beside it; the cube has no roads" in caplog.text) != bool(others)
+    assert (mentions(caplog.text, "PEMS04.csv", "roads")) != bool(others)
 
 
 def test_zeros_are_data_unless_they_are_said_to_be_missing(tmp_path):
@@ -128,14 +129,14 @@ def test_longer_steps_are_means(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"x": values()}, r"as plain arrays 'data' .*no item named 'data.npy'"),
-        ({"data": values(1)}, r"shape \(6, 3, 1\), expected numbers .* flow, occupancy, speed"),
-        ({"data": values()[..., 0]}, r"shape \(6, 3\), expected numbers \(time, sensor, channel\)"),
+        ({"x": values()}, "'data' .*'data.npy'"),
+        ({"data": values(1)}, r"\(6, 3, 1\).* flow, occupancy, speed"),
+        ({"data": values()[..., 0]}, r"\(6, 3\).*\(time, sensor, channel\)"),
         ({"data": values()[:0]}, r"shape \(0, 3, 3\), expected"),
-        ({"data": values().astype(str)}, r"data is <U32 of shape \(6, 3, 3\), expected numbers"),
-        ({"data": values().astype(object)}, "holds objects, which are pickled"),
-        ({"data": -values()}, r"flow -3\.0 at 2018-01-01 00:00:00, sensor 1, expected values from"),
-        ({"data": values() + np.inf}, "flow inf at 2018-01-01 00:00:00, sensor 0"),
+        ({"data": values().astype(str)}, r"<U32 .*\(6, 3, 3\)"),
+        ({"data": values().astype(object)}, "objects.*pickled"),
+        ({"data": -values()}, r"flow -3\.0 .*2018-01-01 00:00:00, sensor 1"),
+        ({"data": values() + np.inf}, "flow inf .*2018-01-01 00:00:00, sensor 0"),
     ],
 )
 def test_arrays_that_do_not_fit(tmp_path, arrays, message):
@@ -148,9 +149,9 @@ def test_arrays_that_do_not_fit(tmp_path, arrays, message):
 @pytest.mark.parametrize(
     ("roads", "message"),
     [
-        ("0,1,1\n1,3,2\n", r"line 3: sensor 3 is not in the records, whose sensors are 0, 1, 2"),
-        ("0,1,1\n1,2,-2\n", r"line 3: cost -2 is below 0"),
-        ("0,1,1\n1,2,\n", r"line 3: 'cost' is empty"),
+        ("0,1,1\n1,3,2\n", "line 3: sensor 3 .*0, 1, 2"),
+        ("0,1,1\n1,2,-2\n", "line 3: cost -2"),
+        ("0,1,1\n1,2,\n", "line 3: 'cost'.*empty"),
     ],
 )
 def test_distances_that_do_not_fit(tmp_path, roads, message):
@@ -161,7 +162,7 @@ def test_distances_that_do_not_fit(tmp_path, roads, message):
 
 def test_ids_that_are_wanted_but_absent_or_wrong(tmp_path):
     write(tmp_path, "PEMS03", values(1), "from,to,distance\n317842,312564,1.4\n")
-    with pytest.raises(InputError, match=r"sensor 317842 .* 0, 1, 2; .* sensor ids"):
+    with pytest.raises(InputError, match=r"sensor 317842 .* 0, 1, 2; .*ids"):
         PEMS03.read(tmp_path)
     for text, found in {
         "1\n2\n": "2 ids",

@@ -75,7 +75,7 @@ def test_the_other_set_is_refused_by_its_year(folder):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("distances_bay_2017.csv", "400001,400017\n", "no column '3' among '1', '2'"),
+        ("distances_bay_2017.csv", "400001,400017\n", "no column '3' .*'1', '2'"),
         ("distances_bay_2017.csv", "400001,400017,5\n", "no sensor 400017, 400030"),
         ("graph_sensor_locations_bay.csv", "400001,37.1,-121\n", "no sensor 400017, 400030"),
     ],

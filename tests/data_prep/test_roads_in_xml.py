@@ -66,6 +66,6 @@ def test_intervals_of_sumo(tmp_path, form, count):
     assert cube[count].to_numpy().tolist() == [[i, i] for i in range(6)]
     np.testing.assert_array_equal(cube["speed"].to_numpy()[:, 0], [np.nan, *5 * [13.5]])
     assert str(read(path)["time"].to_numpy()[0])[:10] == "2000-01-01"
-    assert "--start and --step for others" in describe(path).text
+    assert "--start and --step" in describe(path).text
     with pytest.raises(InputError, match="intervals of 300 s"):
         read(path, start="2024-03-01T06:00", step="10min")

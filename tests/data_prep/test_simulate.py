@@ -351,17 +351,17 @@ def test_progress(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"city": "rome"}, "unknown city 'rome'; choose one of: milan, trentino"),
-        ({"cells": 10_001}, "cells is 10001; give 1 to 10000, the cells of milan"),
-        ({"cells": 0}, "cells is 0; give 1 to 10000, the cells of milan"),
-        ({"city": "trentino", "cells": 6576}, "give 1 to 6575, the cells of trentino"),
-        ({"days": 0}, "days is 0; give at least 1"),
-        ({"seed": -1}, "seed is -1; give 0 or more"),
-        ({"start": "1 Nov"}, "start is '1 Nov'; give a day as YYYY-MM-DD"),
+        ({"city": "rome"}, "'rome'.*milan, trentino"),
+        ({"cells": 10_001}, "cells is 10001; .*10000"),
+        ({"cells": 0}, "cells is 0; .*10000"),
+        ({"city": "trentino", "cells": 6576}, "6575, .*trentino"),
+        ({"days": 0}, "days is 0"),
+        ({"seed": -1}, "seed is -1"),
+        ({"start": "1 Nov"}, "start is '1 Nov'; .*YYYY-MM-DD"),
     ],
 )
 def test_arguments_out_of_range(tmp_path: Path, options: dict, message: str) -> None:
-    with pytest.raises(InputError, match=re.escape(message)):
+    with pytest.raises(InputError, match=message):
         simulate(tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
 
@@ -369,10 +369,10 @@ def test_arguments_out_of_range(tmp_path: Path, options: dict, message: str) -> 
 def test_real_records_are_never_overwritten(tmp_path: Path) -> None:
     real = tmp_path / "sms-call-internet-mi-2013-11-30.txt"
     real.write_text("real")
-    with pytest.raises(InputError, match="an empty folder"):
+    with pytest.raises(InputError, match="empty folder"):
         simulate(tmp_path, cells=1, days=1)
     assert list(tmp_path.iterdir()) == [real]
     with pytest.raises(InputError, match="already exists"):
         simulate(real, cells=1, days=1)
-    with pytest.raises(InputError, match="choose another folder"):
+    with pytest.raises(InputError, match="another folder"):
         simulate(real / "sub", cells=1, days=1)

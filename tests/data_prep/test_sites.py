@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+from mentions import mentions
 
 from data_prep.base.errors import InputError
 from data_prep.cube import open_cube
@@ -41,14 +42,14 @@ def test_columns_of_cells_become_coordinates(traffic, tmp_path, caplog):
     np.testing.assert_array_equal(ds["lat"], [45.25, 45.5, np.nan])
     assert ds["Vendor"].values.tolist() == ["Yankee", "Zulu", ""]
     np.testing.assert_array_equal(ds["Mbit per s"], [100, 150.5, np.nan])
-    assert "sites.csv: no row for 1 cell: S2_1" in caplog.text
+    assert mentions(caplog.text, "sites.csv", "1 cell: S2_1")
 
 
 def test_rows_may_be_of_sites_with_several_sectors(traffic, tmp_path, caplog):
     file = sites(tmp_path, "site,sector,vendor\nS0,1,A\nS0,2,A\nS1,1,B\nS2,1,A\n")
     ds = read(traffic, sites=file)
     assert ds["vendor"].values.tolist() == ["A", "B", "A"]
-    assert "'sector' differ between rows of one site and are left out" in caplog.text
+    assert "'sector' differ" in caplog.text
 
 
 def test_projected_positions_need_their_system(traffic, tmp_path, monkeypatch):
@@ -89,7 +90,7 @@ def test_polygons_of_geojson_place_the_cells(traffic, tmp_path):
     assert ds["vendor"].values.tolist() == ["A", "B", "A"]
     assert "outline" not in ds  # One is a point.
     path.write_text('{"features": []}')
-    with pytest.raises(InputError, match=r"cells.geojson: holds no feature"):
+    with pytest.raises(InputError, match=r"cells.geojson: .*feature"):
         read(traffic, sites=str(path))
     path.write_text('{"features": [{"properties": {}, "geometry": {"type": "Polygon"}}]}')
     with pytest.raises(InputError, match=r"cells\.geojson: .* as GeoJSON"):

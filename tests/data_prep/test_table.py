@@ -11,6 +11,7 @@ import pandas as pd
 import polars as pl
 import pytest
 import xarray as xr
+from mentions import mentions
 
 from data_prep.base.errors import InputError
 from data_prep.cube import make_cube, open_cube
@@ -207,6 +208,21 @@ def test_absolute_times_become_utc(texts):
     )
 
 
+@pytest.mark.parametrize(
+    ("times", "options", "said"),
+    [
+        (["2024-01-01 00:00", "2024-01-01 01:00"], {}, True),
+        (["2024-01-01 00:00", "2024-01-01 01:00"], {"time_zone": "UTC"}, False),
+        (["2024-01-01 00:00Z", "2024-01-01 01:00Z"], {}, False),
+        (["2024-01-01", "2024-01-02"], {}, False),
+    ],
+)
+def test_it_is_said_that_times_without_a_zone_are_read_as_utc(times, options, said, caplog):
+    with caplog.at_level(logging.INFO):
+        read(pd.DataFrame({"time": times, "cell": 1, "value": [1, 2]}), **options)
+    assert ("times have no offset and are read as UTC" in caplog.text) == said
+
+
 def test_times_without_a_zone_and_dates():
     ds = read(pd.DataFrame({"time": ["2024-10-27", "20241028"], "cell": 1, "value": [1, 2]}))
     assert list(ds.indexes["time"]) == list(pd.to_datetime(["2024-10-27", "2024-10-28"]))
@@ -215,18 +231,18 @@ def test_times_without_a_zone_and_dates():
 @pytest.mark.parametrize(
     ("times", "message"),
     [
-        ([1729989000, 1729992600000], "row 1: time 1729992600000 is ambiguous"),
-        ([0, 1], "row 0: time 0 is ambiguous"),
-        (["20241301", "20241302"], "row 0: time 20241301 is ambiguous"),
-        (["11/12/13 00:00", "11/12/13 01:00"], "day and month cannot be told apart"),
-        (["31/12/2013", "12/31/2013"], "row 0: cannot read time '31/12/2013', expected ISO 8601"),
-        (["2024-01-01", "2024-01-32"], "row 1: cannot read time '2024-01-32'"),
+        ([1729989000, 1729992600000], "row 1: .*1729992600000 .*ambiguous"),
+        ([0, 1], "row 0: time 0 "),
+        (["20241301", "20241302"], "row 0: .*20241301 .*ambiguous"),
+        (["11/12/13 00:00", "11/12/13 01:00"], "day.*month"),
+        (["31/12/2013", "12/31/2013"], "row 0: .*'31/12/2013', .*ISO 8601"),
+        (["2024-01-01", "2024-01-32"], "row 1: .*'2024-01-32'"),
         (
             ["2024-01-01T00:00Z", "2024-01-01T01:00"],
-            "row 1: time '2024-01-01T01:00' and .*00:00Z' .*row 0.* mix time zones",
+            "row 1: .*'2024-01-01T01:00' .*00:00Z' .*row 0",
         ),
-        (["2024-01-01", None], "row 1: empty time"),
-        (["0001-01-01", "0001-01-02"], "expected (years 1678 to 2261|ISO 8601)"),
+        (["2024-01-01", None], "row 1: empty"),
+        (["0001-01-01", "0001-01-02"], "(1678 to 2261|expected ISO 8601)"),
     ],
 )
 def test_unclear_times_are_refused(times, message):
@@ -236,7 +252,7 @@ def test_unclear_times_are_refused(times, message):
 
 def test_absolute_times_have_no_local_clock():
     df = pd.DataFrame({"time": ["2024-01-01T00:00Z"], "cell": 1, "value": 1.0})
-    with pytest.raises(InputError, match="clock is set"):
+    with pytest.raises(InputError, match=r"clock .*set"):
         read(df, clock="local")
 
 
@@ -268,7 +284,7 @@ def test_columns_without_numbers_are_left_out_with_a_warning(prepared, caplog):
         ds = prepared(text)
     assert list(ds.data_vars) == ["speed", "empty"]
     assert np.isnan(ds["empty"]).all()
-    assert "my.csv: columns without numbers are left out: ['road']" in caplog.text
+    assert mentions(caplog.text, "my.csv: columns", "['road']")
 
 
 def test_text_that_is_the_same_in_all_rows_of_a_cell_is_kept(prepared, caplog):
@@ -280,8 +296,8 @@ def test_text_that_is_the_same_in_all_rows_of_a_cell_is_kept(prepared, caplog):
         "a": "One", "b": "Two",
     }  # fmt: skip
     assert "road" not in ds
-    assert "column operator has one value for each cell and is kept" in caplog.text
-    assert "columns without numbers are left out: ['road']" in caplog.text
+    assert mentions(caplog.text, "column operator", "value")
+    assert mentions(caplog.text, "columns", "['road']")
 
 
 def test_the_frame_of_a_user_loses_no_column():
@@ -289,56 +305,56 @@ def test_the_frame_of_a_user_loses_no_column():
     with pytest.raises(InputError, match=r"DataFrame, row 0: .* 'b' holds 'x'"):
         from_frame(df)
     for column in ([True, False], TIMES[:2]):
-        with pytest.raises(InputError, match="row 0: column 'a' holds"):
+        with pytest.raises(InputError, match="row 0: column 'a'"):
             from_frame(pd.DataFrame({"a": column}, index=TIMES[:2]))
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", r"my\.csv, line 1: nothing, expected column names"),
-        ("time,cell,value\n", r"my\.csv: 0 rows and 3 columns"),
-        ("time,cell,v,v\n2024-01-01,1,2,3\n", "line 1: column 'v' more than once"),
-        ("t,cell,v\nnow,1,2\n", r"no column 'time' among 't', 'cell', 'v'"),
+        ("", r"my\.csv, line 1: nothing"),
+        ("time,cell,value\n", r"my\.csv: 0 rows .*3 columns"),
+        ("time,cell,v,v\n2024-01-01,1,2,3\n", "line 1: column 'v' .*once"),
+        ("t,cell,v\nnow,1,2\n", "column 'time' .*'t', 'cell', 'v'"),
         (
             "date,ds,v\n2024-01-01,1,2\n",
-            r"'date', 'ds' may hold the times; choose one: time='date' or time='ds'",
+            "'date', 'ds' .*time='date' .*time='ds'",
         ),
-        ("time,cell,v\n2024-01-01,1,2\n2024-01-02,1,2x\n", "line 3: column 'v' holds '2x'"),
-        ("time,cell,v\n2024-01-01,1,2\n2024-01-02,1,inf\n", "line 3: column 'v' holds 'inf'"),
-        ("time,cell,v\n2024-01-01,1,2\nyesterday,1,2\n", "line 3: 'yesterday' is no time"),
-        ("time,cell,v\n2024-01-01,1,2\n2024-01-02,,2\n", "line 3: empty cell id"),
-        ("time,cell,v\n2024-01-01,,2\n2024-01-02,,2\n", "line 2: empty cell id"),
-        ("time,cell,v\n2024-01-01,1,2\n2024-01-02,1\n", "line 3: 2 fields, expected 3"),
-        ("time,cell,v\n2024-01-01,1,2\n2024-01-02,1,2,9\n", "line 3: 4 fields, expected 3"),
-        ("time,cell,v\n2024-01-01,1,2\n\n2024-01-02\n", "line 4: 1 field, expected 3"),
-        ("time,cell,v\n2024-01-01,1,x\n2024-01-02,1,y\n", "no column of numbers beside time, cell"),
-        ("time,cell,lon\n2024-01-01,1,9.1\n", "a variable cannot be named 'lon'"),
+        ("time,cell,v\n2024-01-01,1,2\n2024-01-02,1,2x\n", "line 3: .*'v' .*'2x'"),
+        ("time,cell,v\n2024-01-01,1,2\n2024-01-02,1,inf\n", "line 3: .*'v' .*'inf'"),
+        ("time,cell,v\n2024-01-01,1,2\nyesterday,1,2\n", "line 3: 'yesterday'"),
+        ("time,cell,v\n2024-01-01,1,2\n2024-01-02,,2\n", "line 3: empty"),
+        ("time,cell,v\n2024-01-01,,2\n2024-01-02,,2\n", "line 2: empty"),
+        ("time,cell,v\n2024-01-01,1,2\n2024-01-02,1\n", "line 3: 2 fields, .*3"),
+        ("time,cell,v\n2024-01-01,1,2\n2024-01-02,1,2,9\n", "line 3: 4 fields, .*3"),
+        ("time,cell,v\n2024-01-01,1,2\n\n2024-01-02\n", "line 4: 1 field, .*3"),
+        ("time,cell,v\n2024-01-01,1,x\n2024-01-02,1,y\n", "numbers .* time, cell"),
+        ("time,cell,lon\n2024-01-01,1,9.1\n", "variable.*'lon'"),
         (
             "time,cell,v\n2024-01-01,1,2\n2024-01-02,1,2\n2024-01-01,1,3\n",
-            "line 4: time 2024-01-01 00:00:00, cell 1 is already in line 2",
+            "line 4: .*2024-01-01 00:00:00, .*1 .*line 2",
         ),
         (
             "time,where,v\n2024-01-01,1,2\n2024-01-01,2,2\n",
-            r"2 columns \(where, v\) and no column of cells; .* name the column of cells with cell",
+            r"\(where, v\).*column of cells",
         ),
         (
             "time,a\n2024-01-01,1\n2024-01-02,2\n2024-01-03,2\n2024-01-04T01:00,2\n",
-            "not even: 2024-01-03 00:00:00 to 2024-01-04 01:00:00 is 1 days 01:00.*most .*1 day ",
+            "2024-01-03 00:00:00 .*2024-01-04 01:00:00 .*1 days 01:00.*1 day ",
         ),
         (
             "time,a\n2024-01-01,1\n2024-01-02,2\n2024-01-05,2\n",
-            "2 of 5 time steps have no row, the first after 2024-01-02 .*next row 2024-01-05",
+            "2 of 5 .*2024-01-02 .*row 2024-01-05",
         ),
         (
             "time,a\n2024-03-31 00:00,1\n2024-03-31 01:00,2\n2024-03-31 03:00,2\n"
             "2024-03-31 04:00,2\n",
-            "if the clock went forward then, give time_zone='Europe/Berlin' or .*clock='local'",
+            "clock .*time_zone='Europe/Berlin' .*clock='local'",
         ),
         (
             "time,cell,v\n"
             "2024-01-01,1,2\n2024-01-01,2,2\n2024-01-02,1,2\n2024-01-03,1,2\n2024-01-03,2,2\n",
-            r"1 of 6 \(time, cell\) pairs have no row, the first is 2024-01-02 00:00:00, cell 2",
+            "1 of 6 .* 2024-01-02 00:00:00, cell 2",
         ),
     ],
 )
@@ -349,7 +365,7 @@ def test_damaged_files_are_refused_by_line(prepared, text, message):
 
 
 def test_a_line_cut_short_at_the_end_of_a_download_is_refused(prepared):
-    with pytest.raises(InputError, match=r"line 4: 2 fields, expected 3"):
+    with pytest.raises(InputError, match=r"line 4: 2 fields, .*3"):
         prepared(WIDE[: WIDE.rindex(",")])
     with pytest.raises(InputError, match=r"my\.csv\.gz: "):
         prepared(gzip.compress(LONG.encode() * 99)[:-20], "my.csv.gz")
@@ -358,11 +374,11 @@ def test_a_line_cut_short_at_the_end_of_a_download_is_refused(prepared):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("none.csv", r"none\.csv: no table here \(found nothing\)"),
-        ("folder", r"folder: no table here \(found a folder\)"),
-        ("my.xls", r"my\.xls: unknown kind of file '\.xls', expected one of \.csv, .*\.parquet"),
-        ("my.xlsx", r"my\.xlsx: cannot be read as an Excel workbook .*; save it again"),
-        ("my.parquet", r"my\.parquet: cannot be read as Parquet"),
+        ("none.csv", r"none\.csv: .*nothing"),
+        ("folder", "folder: .*folder"),
+        ("my.xls", r"my\.xls: .*'\.xls', .*\.csv, .*\.parquet"),
+        ("my.xlsx", r"my\.xlsx: .*Excel"),
+        ("my.parquet", r"my\.parquet: .*Parquet"),
     ],
 )
 def test_what_is_no_table(tmp_path, name, message):
@@ -378,13 +394,13 @@ def test_what_is_no_table(tmp_path, name, message):
     [
         (
             {"layout": "tall"},
-            "unknown layout 'tall'; choose one of: auto, cells-above, long, services, ",
+            "layout 'tall'; .*auto, cells-above, long, services, ",
         ),
-        ({"clock": "gmt"}, "unknown clock 'gmt'; choose one of: local, utc"),
-        ({"duplicates": "max"}, "unknown choice for duplicates 'max'; choose one of: error, mean"),
-        ({"time_zone": "Rome"}, "unknown time zone 'Rome'; give an IANA name"),
-        ({"values": "sped"}, "no column 'sped' among 'time', 'cell', 'speed'"),
-        ({"cell": "id", "layout": "long"}, "no column 'id' among"),
+        ({"clock": "gmt"}, "clock 'gmt'; .*local, utc"),
+        ({"duplicates": "max"}, "duplicates 'max'; .*error, mean"),
+        ({"time_zone": "Rome"}, "'Rome'; .*IANA"),
+        ({"values": "sped"}, "'sped' .*'time', 'cell', 'speed'"),
+        ({"cell": "id", "layout": "long"}, "column 'id'"),
     ],
 )
 def test_options_list_what_is_valid(prepared, options, message):
@@ -413,16 +429,16 @@ def test_allowed_gaps_are_nan_and_logged(prepared, caplog):
     with caplog.at_level(logging.WARNING):
         ds = prepared(text, allow_gaps=True)
     np.testing.assert_array_equal(ds["v"], [[1, 3], [2, NAN], [NAN, NAN], [4, 5]])
-    assert "1 of 4 time steps have no row" in caplog.text
-    assert "1 of 8 (time, cell) pairs have no row" in caplog.text
+    assert mentions(caplog.text, "1 of 4", "row")
+    assert mentions(caplog.text, "1 of 8", "row")
 
 
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ([1.5, 2.5], "cell id 1.5 is a float"),
-        ([1, "a"], "cell id 1 is a int"),
-        (["a", "a"], "cell 'a' occurs more than once"),
+        ([1.5, 2.5], "cell id 1.5"),
+        ([1, "a"], "cell id 1 "),
+        (["a", "a"], "cell 'a' .*once"),
         (pd.MultiIndex.from_tuples([("a", 1), ("a", 2)]), "is a tuple"),
     ],
 )
@@ -457,7 +473,7 @@ def test_read_table_and_numbers(tmp_path):
 
 def test_values_of_an_absurd_sum_are_refused(prepared, recwarn):
     text = "time,cell,v\n2024-01-01T00:00,7,9e15\n2024-01-01T00:00,7,9e15\n2024-01-01T01:00,7,1\n"
-    with pytest.raises(InputError, match=r"v is 1.8e.16 at 2024-01-01 00:00:00, cell 7"):
+    with pytest.raises(InputError, match=r"v is 1.8e.16 .*2024-01-01 00:00:00, cell 7"):
         prepared(text, duplicates="sum")
     assert not recwarn
 
@@ -470,9 +486,9 @@ def test_a_column_whose_name_is_a_number_is_named_without_its_type(prepared):
 def test_a_last_line_without_an_end_is_read_with_a_notice_unless_it_was_cut(prepared, caplog):
     text = "time,1,2\n" + "".join(f"2024-01-0{i},{i}.5,{i}.25\n" for i in range(1, 8))
     whole = prepared(text)["value"].to_numpy()
-    assert "no line end" not in caplog.text
+    assert "line end" not in caplog.text
     np.testing.assert_array_equal(prepared(text[:-1])["value"], whole)
-    assert "line 8: no line end after '7.25'; if the file was cut there, get it" in caplog.text
+    assert mentions(caplog.text, "line 8", "'7.25'")
     with pytest.raises(InputError, match=r"line 8: '7\.2' .* decimals"):
         prepared(text[:-2])
     with pytest.raises(InputError, match=r"line 8: "):
@@ -482,9 +498,9 @@ def test_a_last_line_without_an_end_is_read_with_a_notice_unless_it_was_cut(prep
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("time,a,b\n2024-01-01,1,2\n2024-01-02,1,2\n", {"cell": "a"}, "wide, has no use for cell"),
-        ("time,cell,v\n2024-01-01,a,2\n2024-01-02,a,2\n", {"name": "w"}, "long, .* for name 'w'"),
-        ("time,cell,v\n2024-01-01,a,2\n2024-01-02,a,2\n", {"sheet": "s"}, "only an Excel file"),
+        ("time,a,b\n2024-01-01,1,2\n2024-01-02,1,2\n", {"cell": "a"}, "wide, .*cell"),
+        ("time,cell,v\n2024-01-01,a,2\n2024-01-02,a,2\n", {"name": "w"}, "long, .*'w'"),
+        ("time,cell,v\n2024-01-01,a,2\n2024-01-02,a,2\n", {"sheet": "s"}, "only .*Excel"),
     ],
 )
 def test_options_that_a_layout_does_not_read_are_refused(tmp_path, text, options, message):
@@ -509,7 +525,7 @@ def test_integers_that_would_be_rounded_are_refused(tmp_path):
 def test_names_of_cells_that_count_as_empty_are_explained(tmp_path, name):
     path = tmp_path / "t.csv"
     path.write_text(f"time,cell,v\n2024-01-01,{name},2\n2024-01-02,{name},2\n")
-    with pytest.raises(InputError, match=r"line 2: .* nan and null "):
+    with pytest.raises(InputError, match=r"line 2: .* nan .*null"):
         read(path, layout="long")
 
 
@@ -543,7 +559,7 @@ def test_points_before_three_digits_may_be_of_thousands_unless_a_number_has_more
 
 def test_a_single_time_step_is_refused_before_a_cube_is_written(tmp_path):
     (tmp_path / "one.csv").write_text("time,1\n2024-01-01,2\n")
-    with pytest.raises(InputError, match=r"one\.csv: .* single time step"):
+    with pytest.raises(InputError, match=r"one\.csv: .*single"):
         prepare(tmp_path / "one.csv", tmp_path / "one.nc", layout="wide")
     assert not (tmp_path / "one.nc").exists()
 
@@ -556,8 +572,8 @@ def test_repeated_rows_are_left_out_and_counted_and_conflicting_ones_are_asked(
     rows = [f"2024-01-01 0{hour}:00,{cell}{hour}" for hour in (1, 1, 2, 3, 3, 4)]
     ds = prepared("\n".join([name, *rows]), layout=layout)
     assert ds[name[-1] if layout == "long" else "value"].to_numpy().ravel().tolist() == [1, 2, 3, 4]
-    assert "left out 2 repeated rows, the first in line 3" in caplog.text
-    with pytest.raises(InputError, match=r"line 8: time 2024-01-01 02:00:00.*line 4"):
+    assert mentions(caplog.text, "2 repeated", "line 3")
+    with pytest.raises(InputError, match=r"line 8: .*2024-01-01 02:00:00.*line 4"):
         prepared("\n".join([name, *rows, f"2024-01-01 02:00,{cell}9"]), layout=layout)
 
 
@@ -570,7 +586,7 @@ def test_hours_that_clocks_skipped_in_several_years_are_recognised(step, prepare
     with pytest.raises(InputError, match=r"clock='local'"):
         prepared(text, layout="wide")
     gap = text.replace("2022-06-01 05:00:00,1\n", "")
-    with pytest.raises(InputError, match="have no row") as raised:
+    with pytest.raises(InputError, match="no row") as raised:
         prepared(gap, layout="wide")
     assert "local" not in str(raised.value)
 
@@ -591,10 +607,10 @@ def test_times_of_day_ask_for_the_date(options, prepared):
     [
         (
             "index",
-            "one object that begins with '2024-01-01T00:00:00.000', expected a list of objects",
+            "one object .*'2024-01-01T00:00:00.000'",
         ),
-        ("columns", "one object that begins with 'a'"),
-        ("split", "one object that begins with 'columns'"),
+        ("columns", "one object .*'a'"),
+        ("split", "one object .*'columns'"),
     ],
 )
 def test_json_of_one_object_is_told_how_to_be_written(prepared, orient, advice):
@@ -610,6 +626,6 @@ def test_json_of_one_object_is_told_how_to_be_written(prepared, orient, advice):
 
 
 def test_digits_of_other_scripts_are_named_as_they_stand(prepared):
-    with pytest.raises(InputError, match="line 3: column 'b' holds '٥'") as told:
+    with pytest.raises(InputError, match=r"line 3: .*'b' .*'٥'") as told:
         prepared("time,a,b\n2024-01-01,1,2\n2024-01-02,1,٥\n2024-01-03,1,2\n", layout="wide")
     assert "dtype" not in str(told.value)

@@ -8,6 +8,7 @@ import zipfile
 import numpy as np
 import pandas as pd
 import pytest
+from mentions import mentions
 
 from data_prep.base.errors import InputError
 from data_prep.base.limits import ALLOWANCE
@@ -52,7 +53,7 @@ def refusal(path, **options):
 def test_dates_that_tell_their_order_are_taken_and_said(table, form, order, caplog):
     ds = read(table({"time": HOURS.strftime(form), "a": VALUES}))
     np.testing.assert_array_equal(ds.indexes["time"], HOURS)
-    assert f"my.csv: times are read as {order} ({form})" in caplog.text
+    assert mentions(caplog.text, "my.csv:", f"{order} ({form})")
 
 
 @pytest.mark.parametrize(
@@ -61,8 +62,8 @@ def test_dates_that_tell_their_order_are_taken_and_said(table, form, order, capl
 def test_dates_that_do_not_need_the_option(table, time_format, month):
     path = table({"time": ["01/10/2017"], "a": 1.0})
     message = refusal(path)
-    assert "line 2: cannot read time '01/10/2017': day and month cannot be told apart" in message
-    assert "pass --time-format dayfirst or --time-format monthfirst" in message
+    assert mentions(message, "line 2:", "'01/10/2017': day")
+    assert mentions(message, "--time-format dayfirst", "--time-format monthfirst")
     assert read(path, time_format=time_format).indexes["time"][0].month == month
 
 
@@ -100,7 +101,7 @@ def test_three_decimals_throughout_may_be_thousands(table, caplog, sep, digits, 
         {"time": days, "cell": "a", "v": [f"{12 + i / 7:.{digits}f}" for i in range(12)]}, sep=sep
     )
     assert read(path)["v"].values[0, 0] == 12.0
-    assert ("decimal points, such as 12.000 in column 'v'" in caplog.text) == said
+    assert (mentions(caplog.text, "points", "12.000 in column 'v'")) == said
     if said:
         assert read(path, decimal="comma")["v"].values[0, 0] == 12000.0
 
@@ -112,13 +113,13 @@ def test_decimal_commas_are_taken_where_nothing_else_fits(table, scale, caplog):
         path.write_text(re.sub(r"(\d)(\d{3},)", r"\1.\2", path.read_text()))
     ds = read(path, layout="wide")
     np.testing.assert_array_equal(ds["value"].values, np.stack([VALUES * scale, 2 + 0 * VALUES], 1))
-    assert "my.csv: decimal commas, such as " in caplog.text
+    assert "my.csv: decimal commas" in caplog.text
 
 
 def test_commas_that_may_separate_thousands_need_the_option(table):
     path = table({"time": HOURS[:2], "a": ["1,234", "5,678"]}, sep=";")
     message = refusal(path)
-    assert "column 'a' holds '1,234': a decimal comma or a separator of thousands?" in message
+    assert mentions(message, "'a' holds '1,234':", "comma")
     assert read(path, decimal="comma")["value"].values.tolist() == [[1.234], [5.678]]
     assert read(path, decimal="point")["value"].values.tolist() == [[1234.0], [5678.0]]
     path = table({"time": HOURS[:2], "a": ["1.234", "5.678"]}, sep=";")
@@ -137,15 +138,15 @@ def test_a_table_has_one_decimal_mark_and_no_thousands_after_a_zero(table, caplo
     path = table(columns, sep=";")
     for decimal in ("auto", "comma"):
         message = refusal(path, layout="wide", decimal=decimal)
-        assert "column 'a' holds '0.234', which has a decimal point, expected decimal co" in message
+        assert mentions(message, "'a' holds '0.234'", "point")
     assert "column 'b' holds '1,5', which has a decimal comma" in refusal(
         path, layout="wide", decimal="point"
     )
     path = table(columns | {"a": ["1.234", "2"], "c": ["1", "-2.345.678"]}, sep=";")
     ds = read(path, layout="wide")
     assert ds["value"].values.tolist() == [[1234.0, 1.5, 1.0], [2.0, 2.0, -2345678.0]]
-    assert "such as '1,5' in column 'b'" in caplog.text
-    assert "separators of thousands in columns 'a', 'c', since" in caplog.text
+    assert "'1,5' in column 'b'" in caplog.text
+    assert "thousands in columns 'a', 'c'" in caplog.text
     ds = read(table(columns | {"b": 1.5}, sep=";"), layout="wide")
     assert ds["value"].values.tolist() == [[0.234, 1.5], [0.25, 1.5]]
 
@@ -153,8 +154,8 @@ def test_a_table_has_one_decimal_mark_and_no_thousands_after_a_zero(table, caplo
 def test_a_file_without_a_header(table):
     path = table({"time": HOURS, "a": VALUES, "b": VALUES}, header=False)
     message = refusal(path)
-    assert "my.csv, line 1: '2017-10-23 03:00:00', '0.5', '0.5' are values" in message
-    assert "pass --no-header to number the columns from 1" in message
+    assert "my.csv, line 1: '2017-10-23 03:00:00', '0.5', '0.5'" in message
+    assert "--no-header" in message
     ds = read(path, no_header=True)
     assert ds["cell"].values.tolist() == [2, 3]
     np.testing.assert_array_equal(ds.indexes["time"], HOURS)
@@ -169,8 +170,8 @@ def test_a_table_without_times_takes_a_start_and_a_step(table, cells):
     columns = {"v": VALUES} if cells is None else {"cell": np.repeat(cells, 24), "v": VALUES}
     path = table(columns)
     message = refusal(path)
-    assert "my.csv: no column 'time' among " in message
-    assert "give the first time and the step, such as --start 2024-01-01T00:00 --step 1h" in message
+    assert "my.csv: no column 'time'" in message
+    assert "--start 2024-01-01T00:00 --step 1h" in message
     ds = read(path, start="2020-02-01T00:00+01:00", step="30min")
     assert ds.sizes == {"time": 48 // len(cells or [1]), "cell": len(columns)}
     assert list(ds.indexes["time"][:2]) == list(
@@ -208,17 +209,17 @@ def test_the_first_notice_has_ids_as_they_are_written(table, caplog):
     caplog.set_level(logging.INFO)
     path = table({"time": np.repeat(HOURS, 2), "node_no": ["07", "12"] * 48, "v": VALUES[0]})
     assert read(path)["cell"].values.tolist() == ["07", "12"]
-    assert "using column 'node_no' for the cells: 07, 12; pass" in caplog.text
+    assert mentions(caplog.text, "'node_no'", "cells: 07, 12")
 
 
 def test_a_text_that_makes_times_unique_names_the_cells(table, caplog):
     columns = {"time": [*HOURS, *HOURS], "plant": ["A"] * 48 + ["B"] * 48, "v": [*VALUES, *VALUES]}
     assert read(table(columns))["cell"].values.tolist() == ["A", "B"]
-    assert "using column 'plant' for the cells: A, B" in caplog.text
+    assert mentions(caplog.text, "'plant'", "cells: A, B")
     same = read(table(columns | {"line": columns["plant"]}))
     assert same["line"].values.tolist() == ["A", "B"]
     message = refusal(table(columns | {"line": [*"AB" * 24, *"BA" * 24]}))
-    assert "'plant', 'line' may name the cells; choose one: --cell plant or --cell line" in message
+    assert mentions(message, "'plant', 'line'", "--cell plant", "--cell line")
 
 
 @pytest.mark.parametrize("folder", [False, True])
@@ -240,11 +241,11 @@ def test_columns_that_may_be_cells_or_services_need_the_option(table, caplog):
     path = table({"time": HOURS} | {f"counter{i}": VALUES for i in range(7)})
     message = refusal(path)
     assert "my.csv: 7 columns (counter0, counter1, " in message
-    assert "--layout wide if each is a cell, --layout services if they are services" in message
+    assert mentions(message, "--layout wide", "cell, --layout services")
     assert read(path, layout="wide").sizes["cell"] == 7
     services = read(path, layout="services")
     assert (services["cell"].values.tolist(), len(services.data_vars)) == (["my"], 7)
-    assert "using 7 columns as services: counter0, " in caplog.text
+    assert mentions(caplog.text, "7 columns", "counter0, ")
     named = table({"time": HOURS, "sensor 1": VALUES, "sensor 2": VALUES})
     assert read(named).sizes["cell"] == 2
 
@@ -254,13 +255,13 @@ def test_records_of_uneven_times_are_resampled(table, caplog):
     times[[7, 9]] += pd.Timedelta("37s")
     path = table({"time": times.drop(range(20, 25)), "a": np.arange(60.0)[np.r_[:20, 25:60]]})
     message = refusal(path)
-    assert "is 0 days 00:02:37, most steps are 2 minutes (4 of 54 are not" in message
-    assert "with --resample 2min --agg mean if they are levels, --agg sum if" in message
+    assert mentions(message, "0 days 00:02:37,", "2 minutes (4 of 54")
+    assert mentions(message, "--resample 2min --agg mean", "--agg sum")
     ds = read(path, resample="10min", agg="mean")
     expected = np.arange(60.0).reshape(12, 5).mean(axis=1)
     expected[4] = NAN
     np.testing.assert_allclose(ds["value"].values[:, 0], expected)
-    assert "by their mean; missing: 8.3 % of value" in caplog.text
+    assert "missing: 8.3 % of value" in caplog.text
     np.testing.assert_allclose(read(path, resample="10min", agg="sum")["value"][:, 0], 5 * expected)
     assert "say how to merge the records of a step: --agg sum" in refusal(path, resample="10min")
     assert "agg is 'sum' without a step" in refusal(path, agg="sum")
@@ -275,7 +276,7 @@ def test_stations_of_different_periods_are_masked(table, later, caplog):
     values = observed(read(path), "v")
     for cell in values.transpose("cell", "time").to_numpy():
         np.testing.assert_array_equal(cell[~np.isnan(cell)], VALUES)
-    assert "2 of 2 cells have rows in a part of the time only, such as cell A" in caplog.text
+    assert mentions(caplog.text, "2 of 2", "rows", "cell A")
 
 
 def test_cells_are_kept_and_left_out(table):
@@ -284,7 +285,7 @@ def test_cells_are_kept_and_left_out(table):
     assert read(path, cells="3,7-9")["cell"].values.tolist() == [3, 7, 8, 9]
     assert read(path, cells="not:2-11")["cell"].values.tolist() == [1, 12]
     message = refusal(path, cells="12,13")
-    assert "my.csv: no cell '13' among its 12 cells, such as '1' (did you mean " in message
+    assert mentions(message, "my.csv:", "cell '13'", "12 cells,", "'1'")
     assert "leaves no cell" in refusal(path, cells="not:1-12")
     wide = table({"time": HOURS, "north": VALUES, "south": VALUES})
     assert read(wide, layout="wide", cells="not:north")["cell"].values.tolist() == ["south"]
@@ -306,7 +307,7 @@ def test_columns_of_places_become_coordinates(table, caplog):
     assert list(ds.data_vars) == ["v"]
     columns["lat"] = np.linspace(40, 50, 96)
     assert "lon" not in read(table(columns)).coords
-    assert "not one place in degrees for each cell; left out" in caplog.text
+    assert mentions(caplog.text, "degrees", "left")
 
 
 def write_book(path, rows, *more):
@@ -326,8 +327,8 @@ def test_sheets_of_one_name_with_the_same_times_and_cells_are_named_by_file(tmp_
         rows = [["time", 7, 8], *([t, 1.5 + i, 2.5 + i] for t in times)]
         write_book(tmp_path / name, rows, "Notes")
     message = refusal(tmp_path)
-    assert "its tables north, south have the same times and columns" in message
-    assert "--cell file if each table is a cell" in message
+    assert "tables north, south" in message
+    assert "--cell file" in message
 
 
 def test_a_sheet_of_a_workbook(tmp_path, caplog):
@@ -344,7 +345,7 @@ def test_a_sheet_of_a_workbook(tmp_path, caplog):
     np.testing.assert_array_equal(ds["value"], [[NAN if i == 1 else 1.5, i] for i in range(4)])
     several = write_book(tmp_path / "b.xlsx", rows, "Notes")
     assert read(several).sizes["cell"] == 2
-    assert "b.xlsx: sheet 'Notes' has no times and is left out" in caplog.text
+    assert mentions(caplog.text, "b.xlsx:", "'Notes'")
     assert "(did you mean 'Sheet'?)" in refusal(several, sheet="sheet1")
     assert read(several, sheet="Sheet").sizes["cell"] == 2
     bare = write_book(tmp_path / "c.xlsx", rows[1:])
@@ -387,15 +388,12 @@ def test_sums_that_lack_records_are_missing(table, caplog):
     path = table({"time": hours, "a": 2.0, "b": np.where(hours.day == 5, NAN, 1.0)})
     ds = read(path, layout="wide", resample="1D", agg="sum")
     np.testing.assert_array_equal(ds["value"], [[NAN, NAN], [48, 24], [48, NAN], [NAN, NAN]])
-    assert (
-        "my.csv: 4 of 8 sums over 1 day lack records and are left missing; the first is"
-        in caplog.text
-    )
-    assert "2024-03-03 00:00:00, cell a, with 1 of 24 records" in caplog.text
+    assert mentions(caplog.text, "my.csv: 4 of 8 sums", "1 day")
+    assert mentions(caplog.text, "2024-03-03 00:00:00, cell a,", "1 of 24")
     assert "missing: 62.5 % of value" in caplog.text
     means = read(path, layout="wide", resample="1D", agg="mean")["value"]
     np.testing.assert_array_equal(means, [[2, 1], [2, 1], [2, NAN], [2, 1]])
-    assert "4 of 8 means over 1 day lack records and are of those that there are" in caplog.text
+    assert mentions(caplog.text, "4 of 8 means", "1 day")
     assert "none is complete: write a 0" in refusal(path, values="a", resample="7D", agg="sum")
 
 
@@ -427,7 +425,7 @@ def test_units_in_the_names_of_cells_become_one(table, caplog):
     ds = read(table({"time": HOURS, "a (GB)": VALUES, "b (MB)": 1000 * VALUES}), **wide)
     assert ds["value"].attrs["units"] == "B"
     np.testing.assert_allclose(ds["value"], 1e9 * np.stack([VALUES, VALUES], axis=1))
-    assert "columns of cells are in GB ('a (GB)'), MB ('b (MB)'); converted to B" in caplog.text
+    assert mentions(caplog.text, "GB ('a (GB)'), MB ('b (MB)')", "B")
     speeds = table({"time": HOURS, "a (mph)": VALUES, "b (km/h)": VALUES})
     np.testing.assert_allclose(read(speeds, **wide)["value"][0], VALUES[0] * np.r_[1.609344, 1])
     ways = read(table({"time": HOURS, "Bridge (S)": VALUES, "Bridge (W)": VALUES}), **wide)
@@ -468,11 +466,11 @@ def test_speeds_of_0_are_said_before_their_mean_hides_them(table, caplog):
     values = np.where(np.arange(48) % 2, 90.0, 0.0)
     path = table({"time": HOURS, "cell": "a", "flow": values, "speed": values})
     read(path, resample="2h", agg="mean")
-    assert "my.csv: speed: speeds of 0, 24 times; if no vehicle" in caplog.text
+    assert mentions(caplog.text, "my.csv: speed:", "0, 24 times")
     caplog.clear()
     wide = table({"time": HOURS, "a": values, "b": values})
     read(wide, layout="wide", name="v", units="km/h", resample="2h", agg="mean")
-    assert "my.csv: v: speeds of 0, 48 times; if no vehicle" in caplog.text
+    assert mentions(caplog.text, "my.csv: v:", "0, 48 times")
     caplog.clear()
     path = table({"time": HOURS, "cell": "a", "flow": values, "speed": values})
     assert read(path, resample="2h", agg="mean", zero_is_missing=True)["speed"].min() == 90.0
@@ -482,10 +480,10 @@ def test_speeds_of_0_are_said_before_their_mean_hides_them(table, caplog):
 def test_one_unit_of_several_services_is_said(table, caplog):
     columns = {"time": HOURS, "cell": "a", "flow": 1.0, "speed": 99.0}
     read(table(columns), units="km/h")
-    assert "km/h is taken as the unit of flow, speed; if only one has it, write" in caplog.text
+    assert mentions(caplog.text, "km/h", "flow, speed")
     caplog.clear()
     read(table(columns), units="km/h", values="speed")
-    assert "is taken as the unit" not in caplog.text
+    assert "the unit" not in caplog.text
 
 
 def test_uneven_records_are_summed_with_a_warning(table, caplog):
@@ -493,24 +491,24 @@ def test_uneven_records_are_summed_with_a_warning(table, caplog):
     times = pd.Timestamp("2024-03-04") + seconds
     ds = read(table({"time": times, "a": 2.0 ** np.arange(7)}), resample="1h", agg="sum")
     np.testing.assert_array_equal(ds["value"], [[63], [64]])
-    assert "at uneven times, so steps that lack some are not noticed" in caplog.text
+    assert "uneven times" in caplog.text
 
 
 def test_cells_without_a_value_are_pointed_out(table, caplog):
     columns = {"time": HOURS, "a": VALUES, "b": NAN, "c": 0.0}
     path = table(columns)
     read(path, layout="wide")
-    assert "my.csv: 1 cell without a value of value: b; leave out by cells='not:b'" in caplog.text
+    assert mentions(caplog.text, "my.csv: 1 cell", "b;", "cells='not:b'")
     read(path, layout="wide", zero_is_missing=True)
-    assert "2 cells without a value of value: b, c; leave out by cells='not:b,c'" in caplog.text
+    assert mentions(caplog.text, "2 cells", "b, c;", "cells='not:b,c'")
     caplog.clear()
     read(path, layout="wide", cells="not:b")
     assert "without a value" not in caplog.text
     many = {f"c{n}": NAN for n in range(6)}
     read(table({"time": HOURS, "a": VALUES, **many}), layout="wide")
-    assert "leave out by cells='not:c0,c1,c2,c3,c4,c5'" in caplog.text
+    assert "cells='not:c0,c1,c2,c3,c4,c5'" in caplog.text
     from_frame(pd.DataFrame(columns).set_index("time"))
-    assert "leave out by `df.drop(columns=['b'])`" in caplog.text
+    assert "`df.drop(columns=['b'])`" in caplog.text
 
 
 @pytest.mark.parametrize("wide", [False, True])
@@ -542,9 +540,7 @@ def test_a_counter_that_runs_on_is_told_from_traffic(table, tmp_path, caplog):
     runs = rng.integers(1, 90, (48, 3)).cumsum(axis=0)
     runs[30:, 0] -= runs[30, 0]  # A reset.
     prepare(table({"time": HOURS} | {str(i): runs[:, i] for i in range(3)}), tmp_path / "runs.nc")
-    assert (
-        "value: looks like a counter that runs on: it hardly ever falls in 3 cells" in caplog.text
-    )
+    assert mentions(caplog.text, "value:", "counter", "3 cells")
     caplog.clear()
     steps = {str(i): np.diff(runs[:, i], prepend=0) for i in range(3)}
     prepare(table({"time": HOURS} | steps), tmp_path / "steps.nc")
@@ -563,12 +559,12 @@ def test_records_without_numbers_are_counted_once_it_is_asked_for(tmp_path, capl
     caplog.set_level(logging.INFO)
     path = written_trips(tmp_path / "trips.csv")
     message = refusal(path)
-    assert "if each row is an event such as a trip, count them with " in message
+    assert mentions(message, "event", "count")
     assert message.endswith("--resample 1h --agg count")
     ds = read(path, resample="1h", agg="count")
     assert ds["cell"].values.tolist() == ["A", "B"]
     np.testing.assert_array_equal(ds["count"], [[2, 1], [0, 0], [1, 0]])
-    assert "a step of a cell without any is 0" in caplog.text
+    assert "any is 0" in caplog.text
     single = read(path, resample="1h", agg="count", cell="hash").sum("cell")
     np.testing.assert_array_equal(single["count"], [3, 0, 1])
     pd.DataFrame({"time": HOURS}).to_csv(tmp_path / "shop.csv", index=False)
@@ -592,7 +588,7 @@ def test_options_that_counting_does_not_read_are_refused(tmp_path):
         path.read_text().replace("origin_zone,hash", "from,to") + "2024-03-04 12:00,B,zz"
     )
     message = refusal(path, **counted)
-    assert "'from', 'to' may name the cells of the records; choose one: --cell from" in message
+    assert mentions(message, "'from', 'to'", "--cell from")
 
 
 def test_a_day_without_any_record_is_a_gap_and_no_zero(tmp_path):
@@ -601,7 +597,7 @@ def test_a_day_without_any_record_is_a_gap_and_no_zero(tmp_path):
     pd.DataFrame({"time": times, "cell": "a"}).to_csv(tmp_path / "calls.csv", index=False)
     counted = {"resample": "6h", "agg": "count"}
     message = refusal(tmp_path / "calls.csv", **counted)
-    assert "no cell has a record from 2024-03-06 00:00:00 to 2024-03-06 18:00:00" in message
+    assert mentions(message, "2024-03-06 00:00:00", "2024-03-06 18:00:00")
     found = read(tmp_path / "calls.csv", **counted, allow_gaps=True)["count"].values.ravel()
     np.testing.assert_array_equal(found, [36] * 8 + [NAN] * 4 + [36] * 16)
     rare = times[::144]
@@ -625,8 +621,8 @@ def test_an_hour_shown_twice_is_not_called_a_duplicate(table, layout, zone):
     zoned = pd.date_range("2024-10-26", "2024-10-28", freq="1h", tz="Europe/Rome")
     path = table({"time": zoned.tz_localize(None), "cell": 7, "a": 1.0})
     said = refusal(path, layout=layout, **zone)
-    assert "already in line" in said
-    assert "as daylight saving time ends, pass --clock local and --time-zone" in said
+    assert "already in" in said
+    assert mentions(said, "--clock local", "--time-zone")
     values = [*range(len(HOURS)), 9.5]
     again = table({"time": [*HOURS, HOURS[1]], "cell": 7, "a": values})
     assert "daylight" not in refusal(again, layout=layout, **zone)
@@ -649,36 +645,35 @@ def columns_of(values):
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ((slice(50, 51), 2, -500), "negative values: -500 of cell c2 at 2024-01-03 02:00:00;"),
+        ((slice(50, 51), 2, -500), "-500 of cell c2 at 2024-01-03 02:00:00;"),
         (
             (slice(100, 130), 1, 0),
-            "long spans of zeros: 30 steps of cell c1 from 2024-01-05 04:00:00 to "
-            "2024-01-06 09:00:00;",
+            "cell c1 from 2024-01-05 04:00:00 to 2024-01-06 09:00:00;",
         ),
         (
             (slice(200, None), 3, NAN),
-            "early ends: cell c3 at 2024-01-09 07:00:00, 40 steps before others;",
+            "cell c3 at 2024-01-09 07:00:00, 40 steps",
         ),
-        ((slice(200, 202), slice(None), -1), "-1 of cell c2 at 2024-01-09 08:00:00, … (10 in all)"),
+        ((slice(200, 202), slice(None), -1), "-1 of cell c2 at 2024-01-09 08:00:00, … (10"),
         (
             (slice(0, None, 10), slice(None), -9999),
-            "likely marks of missing values: -9999, 120 times, all others are 0 to 8.99",
+            "-9999, 120 times",
         ),
         (
             (slice(50, 53), 2, 255),
-            "likely marks of missing values: 255, 3 times, all others are 0 to 8.99",
+            "255, 3 times",
         ),
         (
             (slice(50, 56), 2, [2046, 2047] * 3),
-            "2046, 3 times, all others of cell c2 are 5.",
+            "2046, 3 times",
         ),
         (
             (slice(0, None, 10), 2, 9.99),
-            "likely marks of missing values: 9.99, 24 times, all others of cell c2 are 5.",
+            "9.99, 24 times",
         ),
         (
             (BUSY.hour > 22, slice(None), NAN),
-            "times of day without any value: 23:00 to 23:00; forecasts of them have no basis",
+            "23:00 to 23:00;",
         ),
     ],
 )

@@ -58,15 +58,15 @@ def test_positions_beside_the_speeds_are_used(tmp_path, name):
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        ("adj", "1,0\n0,1\n0,0\n", "3 × 2 values, expected 2 × 2 for the columns of the records"),
-        ("adj", "1,far\n0,1\n", "line 1: column '2' holds 'far'"),
-        ("adj", "1,-1\n0,1\n", "negative or not finite"),
-        ("adj", "1,\n0,1\n", "negative or not finite"),
-        ("speed", "a,b\n1,2\n3\n", "line 3: 1 field, expected 2"),
-        ("speed", "a,b\n1,x\n", "line 2: column 'b' holds 'x'"),
-        ("speed", "a,b\n-1,2\n", "speed -1.* sensor a, expected numbers from 0 up"),
-        ("speed", "a,b\n", "no row of speeds"),
-        ("speed", "60.5,61.25\n60,61\n", "are values, expected the columns' names"),
+        ("adj", "1,0\n0,1\n0,0\n", "3 × 2 values.* 2 × 2 "),
+        ("adj", "1,far\n0,1\n", "line 1: .*'2' .*'far'"),
+        ("adj", "1,-1\n0,1\n", "negative.*finite"),
+        ("adj", "1,\n0,1\n", "negative.*finite"),
+        ("speed", "a,b\n1,2\n3\n", "line 3: 1 field, .*2"),
+        ("speed", "a,b\n1,x\n", "line 2: .*'b' .*'x'"),
+        ("speed", "a,b\n-1,2\n", "speed -1.* sensor a, "),
+        ("speed", "a,b\n", "no row"),
+        ("speed", "60.5,61.25\n60,61\n", "values.*columns' names"),
     ],
 )
 def test_files_that_do_not_fit(tmp_path, name, file, text, message):

@@ -5,6 +5,7 @@ import logging
 import numpy as np
 import pandas as pd
 import pytest
+from mentions import mentions
 
 from data_prep.base.errors import InputError
 from data_prep.readers.options import TableOptions
@@ -88,7 +89,7 @@ def test_an_hour_that_is_there_once_is_a_gap(caplog):
 
 
 def test_gaps_are_named_on_the_wall_clock():
-    with pytest.raises(InputError, match=r"after 2024-03-31 01:00:00\+01:00 \(next row .*04:00"):
+    with pytest.raises(InputError, match=r"2024-03-31 01:00:00\+01:00 .*row .*04:00"):
         from_frame(wide(SPRING.delete(50)), options=TableOptions(**ROME))
 
 
@@ -127,7 +128,7 @@ def test_shorter_steps_begin_with_the_hours_of_the_zone(caplog):
     six = TableOptions(**ROME, resample="6h", agg="sum")
     ds = from_frame(wide(SPRING), options=six)
     assert ds["time"].dt.hour.values[:2].tolist() == [23, 5]
-    assert "steps of 360 minutes begin at other hours of Europe/Rome where day" in caplog.text
+    assert mentions(caplog.text, "360 minutes", "Europe/Rome")
 
 
 def test_times_without_an_offset_in_a_given_zone_are_told_to_be_utc(caplog):
@@ -152,7 +153,7 @@ def test_days_of_a_zone_stay_on_its_clock(n_days):
     assert (ds.attrs["clock"], ds.attrs["time_zone"]) == ("local", "Europe/Rome")
     texts = df.set_axis(days.map(lambda day: day.isoformat()))
     if n_days > 30:
-        with pytest.raises(InputError, match="changes its clock"):
+        with pytest.raises(InputError, match="its clock"):
             from_frame(texts)
     named = from_frame(texts, options=TableOptions(time_zone="Europe/Rome"))
     np.testing.assert_array_equal(named["time"], ds["time"])

@@ -75,13 +75,13 @@ def test_a_later_call_replaces_options_but_not_what_is_fixed(tmp_path):
     found = json.loads((tmp_path / "a.json").read_text())
     assert (found["times"], found["seed"], len(found["rows"])) == (60, 2, 2)
     other = Results(tmp_path / "a.json", {"rounds": 7}, goes_on=True)
-    with pytest.raises(InputError, match="was begun with 6 for rounds, not 7"):
+    with pytest.raises(InputError, match=r"6 for rounds, .*7"):
         other.fix(rounds=7)
 
 
 def test_a_mistake_in_an_option_is_told_without_a_traceback():
     done = CliRunner().invoke(main, ["secure-sum", "--nodes", "3,x"])
-    assert (done.exit_code, "give whole numbers" in done.output) == (1, True)
+    assert (done.exit_code, "whole numbers" in done.output) == (1, True)
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.json"])
@@ -98,7 +98,7 @@ def test_results_go_on_from_their_file(name, tmp_path):
 def test_results_of_other_settings_do_not_go_on(tmp_path):
     Results(tmp_path / "a.json", {"rounds": 6}).add()
     again = Results(tmp_path / "a.json", {"rounds": 8}, goes_on=True)
-    with pytest.raises(InputError, match="was begun with 6 for rounds, not 8"):
+    with pytest.raises(InputError, match=r"6 for rounds, .*8"):
         again.fix(rounds=8)
 
 

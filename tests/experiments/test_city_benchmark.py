@@ -22,6 +22,7 @@ from experiments.benchmarks.city import (
     generate_city,
     measure_phases,
     run_command,
+    spread_table,
 )
 
 pytestmark = pytest.mark.skipif(
@@ -64,6 +65,37 @@ def test_each_phase_of_a_run_is_measured(tmp_path):
     assert "nan" not in lines[-1], "ridge has no rounds"
 
 
+def rows_of(actors, *phases, files="same"):
+    """Rows of a run over actors; each phase is its name, CPU seconds and seconds."""
+    run = {"cells": 9, "days": 62, "horizon": 24, "method": "fedlean", "actors": actors}
+    return [{**run, "phase": n, "cpu": c, "wall": w, "files": files} for n, c, w in phases]
+
+
+def test_actors_are_compared_with_one_process():
+    rows = rows_of(0, ("rounds", 50.0, 55.0), ("bounds", 40.0, 45.0))
+    rows += rows_of(2, ("Ray", 60.0, 5.0), ("rounds", 45.0, 45.0))
+    lines = [[of.strip() for of in line.split("|")[2:-1]] for line in
+             spread_table(rows).splitlines()[2:]]  # fmt: skip
+    assert lines == [["0", "100", "1.00", "90", "0"], ["2", "50", "2.00", "105", "60"]]
+
+
+def test_actors_that_write_other_files_than_one_process_are_refused():
+    rows = rows_of(0, ("rounds", 9.0, 9.0)) + rows_of(2, ("rounds", 9.0, 9.0), files="other")
+    with pytest.raises(InputError, match=r"^cells 9, .*, actors 2: not the files"):
+        spread_table(rows)
+
+
+@pytest.mark.slow
+def test_actors_and_one_process_are_measured_in_one_run(tmp_path):
+    pytest.importorskip("ray", reason="needs the extra ray: pip install 'stforecast[ray]'")
+    command = ["city", "--cells=3", "--days=21", "--horizons=1", "--methods=fedlean"]
+    command += ["--threads=1", "--actors=0,2", "--out", str(tmp_path)]
+    found = CliRunner().invoke(main, command, catch_exceptions=False)
+    last = [line.split("|")[2:-1] for line in found.output.splitlines()[-2:]]
+    assert [line[0].strip() for line in last] == ["0", "2"]
+    assert float(last[1][-1]) > 0, "Ray's processes took no time"
+
+
 def test_a_city_of_more_cells_than_milans_has_further_draws(tmp_path, monkeypatch):
     cube = tmp_path / "city.nc"
     monkeypatch.setattr("experiments.benchmarks.city.CITIES", {"milan": TINY})
@@ -81,7 +113,7 @@ def test_what_a_command_uses_is_measured(tmp_path):
     files = list((tmp_path / "raw").iterdir())
     assert used["written"] == sum(path.stat().st_size for path in files) / 1e9 > 0
     assert used["cpu"] > 0 < used["peak"]
-    with pytest.raises(InputError, match=r"prepare nothing: .*unknown data set 'nothing'"):
+    with pytest.raises(InputError, match=r"prepare nothing: .*'nothing'"):
         run_command(tmp_path, ["prepare", "nothing"])
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import psutil
 import pytest
+from mentions import mentions
 from supernodes import changed_node, start_supernode
 from waiting import wait_for
 
@@ -193,7 +194,7 @@ def test_a_federation_over_tls_outlives_a_killed_node_and_keeps_strangers_out(fl
         assert "stranger" not in flower.flwr("supernode", "list")
     assert trained(tmp_path)[0] == 9
     text = log.read_text()
-    assert "9 clients are connected, on 3 nodes" in text
+    assert mentions(text, "9 clients", "3 nodes")
     assert "(clients 7 to 8)" in text
     assert started(tmp_path) == []
 
@@ -268,7 +269,7 @@ def test_a_federation_outlives_a_killed_node_a_late_one_and_one_that_answers_gar
             paths = hostile if name == "hostile" else ()
             start_supernode(flower, name, cubes[name], SHARES[name][0], paths=paths)
         run = flower.run(app)
-        wait_for(lambda: log.exists() and "round 1 goes on" in log.read_text(), 900, "round 1")
+        wait_for(lambda: log.exists() and "round 1 goes" in log.read_text(), 900, "round 1")
         start_supernode(flower, "south", cubes["south"], SHARES["south"][0])
         wait_for(lambda: ": 7 of 9 clients" in log.read_text(), 1800, "a round with south")
         flower.stop("centre", signal.SIGKILL)

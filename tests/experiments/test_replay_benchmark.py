@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from mentions import mentions
 
 from experiments.benchmarks.__main__ import main
 from experiments.benchmarks.replay import DAILY, draw_replay, replay_table
@@ -64,7 +65,7 @@ def test_who_repeats_the_day_errs_as_the_day_before_in_every_way(wide, tmp_path,
 def test_a_table_that_ends_before_the_replay_is_refused(wide, tmp_path, capsys):
     wide.iloc[: 24 * TRAIN].to_csv(tmp_path / "wide.csv")
     assert type_in(tmp_path, DAILY)
-    assert f"no day to replay after {TRAIN} days" in capsys.readouterr().err
+    assert f"after {TRAIN} days" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -78,4 +79,4 @@ def test_a_replay_goes_on_after_its_last_day(wide, tmp_path, capsys):
     pd.testing.assert_frame_equal(*(rows.drop(columns="cpu_seconds") for rows in both))
     both[0].iloc[:1].to_csv(results, index=False)
     assert type_in(tmp_path, ways, days=2)
-    assert "2 updates, but 1 days in the results; delete both" in capsys.readouterr().err
+    assert mentions(capsys.readouterr().err, "2 updates,", "1 days")

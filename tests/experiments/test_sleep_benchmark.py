@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.benchmarks.frame import Results
-from experiments.benchmarks.sleep import sleep
+from experiments.benchmarks.plans import sleep
 from experiments.site.measured import RESULTS
 
 

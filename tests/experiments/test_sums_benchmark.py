@@ -64,6 +64,6 @@ def test_added_forecasts_have_the_errors_of_bottom_up(measured):
 
 def test_without_the_library_its_columns_are_empty(measured):
     rows, found = measured(None)
-    assert "pip install hierarchicalforecast" in found.stderr
+    assert "hierarchicalforecast" in found.stderr
     assert len(rows) == 4
     assert not any("mint" in row for row in rows)

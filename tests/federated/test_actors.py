@@ -7,10 +7,12 @@ from functools import partial
 
 import pytest
 import torch
+from mentions import mentions
 from torch import nn
 from waiting import Killed, killed_after
 
 from data_prep.base.errors import InputError
+from stforecast.federated.core.data import ClientData, Stream
 from stforecast.federated.core.layers import ClientLinear
 from stforecast.federated.core.population import SplitModel
 from stforecast.federated.engine.actors import MOST_LOST, Lost, split_clients, spread_trainer
@@ -105,6 +107,27 @@ def test_numbers_are_those_of_one_process(method, build, federate, spread, reque
     assert_equal(others, alone)
 
 
+@pytest.mark.quick(4)
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_refits_are_those_of_one_process(method, federate, spread, stacked):
+    def cut(data):
+        """Return data that are cut from a series when they are taken."""
+        return ClientData({}, data.sizes, cut=lambda ids: data.take(ids).tensors)
+
+    def refit(make):
+        """Return a federation that goes on with what an earlier one has trained."""
+        first, again = (make(method, sizes=SIZES, build=stacked) for _ in range(2))
+        first.run()
+        again.trainer.stream = Stream([cut(again.train)])
+        again.state = again.trainer.with_new_samples(first.ready())
+        again.run_round()
+        return again
+
+    alone = refit(partial(federate, cohort_size=4))
+    assert_equal(refit(lambda *args, **of: spread(Inside(2), *args, **of)), alone)
+
+
 def test_dropout_draws_the_same(federate, spread):
     def build():
         encoder = nn.Sequential(ClientLinear(3, 5), nn.Dropout(0.5))
@@ -159,7 +182,7 @@ def test_a_lost_actors_work_is_repeated(method, federate, spread, caplog):
         others.run()
     assert_equal(others, alone)
     assert actors.started[2:] == [1, 1, 0, 0, 0]
-    assert "round 2: the actor of clients 4 to 7 was lost (killed)" in caplog.text
+    assert mentions(caplog.text, "round 2:", "clients 4 to 7")
     # The others are not asked again.
     assert actors.calls.count(("train", 1, 0)) == 1
     assert actors.calls.count(("train", 2, 0)) == 3
@@ -167,7 +190,7 @@ def test_a_lost_actors_work_is_repeated(method, federate, spread, caplog):
 
 def test_actors_that_are_lost_again_and_again_end_the_run(spread):
     others = spread(Inside(2, {("train", 0, 1): 1 + MOST_LOST}), FEDAVG, SIZES)
-    with pytest.raises(InputError, match="actors were lost 4 times in a row"):
+    with pytest.raises(InputError, match=r"actors .*4 times"):
         others.run()
 
 
@@ -207,7 +230,7 @@ def test_a_client_that_fails_is_left_out_by_its_number(federate, spread, caplog)
     for federation in (alone, others):
         federation.train.tensors["x"][6] = torch.inf
         federation.run()
-        assert f"left out client 6 ({DIVERGED})" in caplog.text
+        assert f"client 6 ({DIVERGED})" in caplog.text
         caplog.clear()
     assert [r.failed for r in others.reports] == [1, 1, 1]
     assert_equal(others, alone)
@@ -236,5 +259,5 @@ def test_every_client_is_in_one_part(clients, n, cohort):
 
 
 def test_more_actors_than_clients_are_refused(spread):
-    with pytest.raises(InputError, match="9 actors for 8 clients; each actor needs"):
+    with pytest.raises(InputError, match=r"9 actors .*8 clients"):
         spread(Inside(9), FEDAVG, SIZES)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from mentions import mentions
 from torch import nn
 
 from data_prep.base.errors import InputError
@@ -107,7 +108,7 @@ def test_an_aggregate_that_is_not_finite_is_named(federate):
         return {n: t / 0 for n, t in FedAvg.aggregate(self, server, of, uploads).items()}
 
     federation = federate(type("Endless", (FedAvg,), {"name": "endless", "aggregate": aggregate}))
-    with pytest.raises(InputError, match=r"not finite\); as '.*' from endless's aggregate is not;"):
+    with pytest.raises(InputError, match=r"'.*' from endless's aggregate"):
         federation.run()
 
 
@@ -117,12 +118,12 @@ def test_steps_that_record_no_loss_are_told(federate, caplog):
         return self.upload(cohort)
 
     federate(type("Silent", (FedAvg,), {"name": "silent", "local_update": local_update})).run()
-    assert "round 1: silent has recorded no training loss" in caplog.text
+    assert mentions(caplog.text, "round 1: silent", "loss")
 
 
 def test_uploads_that_no_aggregate_reads_are_refused(federate):
     sending = {"name": "", "upload": lambda self, cohort: dict(cohort.params)}
-    with pytest.raises(InputError, match=r"clients upload .*, but it has no aggregate"):
+    with pytest.raises(InputError, match="no aggregate"):
         federate(type("Sending", (Method,), sending)).run_round()
 
 
@@ -131,12 +132,12 @@ def test_a_forecast_of_another_shape_is_refused(shape):
     task = ForecastTask(24, window=WindowSpec(horizon=6))
     batch = {"y": torch.zeros(2, 5, 6), "mask": torch.ones(2, 5, 6, dtype=torch.bool)}
     for function in (task.loss, task.score):
-        with pytest.raises(InputError, match=r"forecasts the shape .*, expected \(2, 5, 6\)"):
+        with pytest.raises(InputError, match=r"shape .*\(2, 5, 6\)"):
             function(torch.zeros(shape), batch)
 
 
 def test_layers_without_a_client_axis_are_named():
-    with pytest.raises(InputError, match=r"encoder \(Linear\) has no client axis; put it in Per"):
+    with pytest.raises(InputError, match=r"encoder \(Linear\) .*axis"):
         Population(lambda: SplitModel(nn.Linear(3, 5), ClientLinear(5, 2)))
 
 

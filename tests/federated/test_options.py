@@ -82,7 +82,7 @@ def test_values_are_converted_and_the_rest_is_a_dataclass_as_any():
 def test_a_subclass_may_narrow_a_range():
     assert Plain(rate=2).rate == 2
     assert Further().rate == 0.25
-    with pytest.raises(InputError, match=r"rate is 2; it must be in \[0, 1\]"):
+    with pytest.raises(InputError, match=r"rate is 2; .*\[0, 1\]"):
         Further(rate=2)
 
 

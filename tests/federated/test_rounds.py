@@ -274,14 +274,14 @@ def test_padding_is_not_evaluated(federate):
 
 
 def test_a_client_of_less_than_a_batch_is_refused_before_training(federate):
-    with pytest.raises(InputError, match="client 1 has 3 training samples, fewer than one batch"):
+    with pytest.raises(InputError, match=r"client 1 .*3 .*batch"):
         federate(Method, (8, 3))
 
 
 def test_a_round_in_which_all_diverge_ends_the_run(federate):
     federation = federate(Method)
     federation.state.clients.params["head.bias"].fill_(math.nan)
-    with pytest.raises(InputError, match="round 1: all participants failed: clients 0, 1, 2"):
+    with pytest.raises(InputError, match=r"round 1: .*clients 0, 1, 2"):
         federation.run_round()
 
 

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from mentions import mentions
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.method import Method
@@ -58,7 +59,7 @@ def test_a_loss_that_is_not_finite_is_warned_of(server, caplog):
     one = server()
     one.aggregate(torch.arange(3), {})
     one.report(RoundReport(1, math.inf, 0.5, math.nan, 3, 0, 0, 1.0))
-    assert "round 1: the training loss is inf; try a smaller lr" in caplog.text
+    assert mentions(caplog.text, "round 1:", "inf;", "lr")
     assert one.best_round is None
 
 
@@ -81,5 +82,5 @@ def test_what_travelled_is_decoded_and_remembered(server):
 def test_an_aggregate_that_returns_no_state_is_named(server):
     one = server()
     one.method.aggregate = lambda state, of, uploads: None
-    with pytest.raises(InputError, match="aggregate: found NoneType, expected a dictionary"):
+    with pytest.raises(InputError, match=r"aggregate: .*NoneType"):
         end_round(one)

@@ -165,8 +165,8 @@ def test_a_round_of_slow_clients_alone_leaves_the_server_as_it_is(federate):
 @pytest.mark.parametrize(
     ("method", "said"),
     [
-        (FedProto, "fedproto averages no models"),
-        (Scaffold, "scaffold also sends control"),
+        (FedProto, "fedproto averages"),
+        (Scaffold, "scaffold .*control"),
     ],
 )
 @pytest.mark.parametrize("settings", [{"slow_share": 0.5}, {"mixing": 0.6}])

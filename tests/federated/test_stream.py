@@ -81,12 +81,12 @@ def test_one_stage_equals_no_stream(task, stacked, make_data):
 def test_impossible_streams_are_refused(task, stacked, make_data):
     one, none = make_data([4, 4]), make_data([4, 4])
     none = ClientData(none.tensors, torch.tensor([0, 0]))
-    with pytest.raises(InputError, match="no client has training samples in stage 1"):
+    with pytest.raises(InputError, match=r"no client .* 1"):
         federation(task, stacked, [one, none])
     with pytest.raises(InputError, match="needs constant"):
         federation(task, stacked, [one, one], schedule="cosine")
     few = ClientData(one.tensors, torch.tensor([4, 1]))
-    with pytest.raises(InputError, match="client 1 has 1 training samples in stage 1"):
+    with pytest.raises(InputError, match=r"client 1 .*1 .*stage 1"):
         federation(task, stacked, [one, few], drop_last=True)
 
 

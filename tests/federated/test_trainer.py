@@ -4,6 +4,7 @@ import logging
 
 import pytest
 import torch
+from mentions import mentions
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.data import ClientData
@@ -48,14 +49,14 @@ def test_a_method_that_would_send_samples_is_stopped(federate):
         def upload(self, cohort):
             return {"x": cohort.data.tensors["x"]}
 
-    with pytest.raises(ValueError, match="would send a client's samples as 'x'"):
+    with pytest.raises(ValueError, match="samples as 'x'"):
         federate(Careless, (8, 8)).run_round()
 
 
 @pytest.mark.parametrize(("first", "n_clients"), [(3, 5), (-1, 5)])
 def test_numbers_outside_the_federation_are_refused(federate, first, n_clients):
     made = federate(FedAvg, (8, 8, 8))
-    with pytest.raises(InputError, match=f"3 clients begin at number {first}, which does not fit"):
+    with pytest.raises(InputError, match=rf"3 clients .*number {first}"):
         Trainer(made.method, made.train, first=first, n_clients=n_clients)
 
 
@@ -77,4 +78,4 @@ def test_states_in_files_are_named_in_the_log(federate, caplog):
     needed = federate(FedAvg).trainer.predicted_memory()
     assert federate(FedAvg, memory=needed.total).trainer._store is None
     stored = federate(FedAvg, memory=needed.total - 1).trainer
-    assert f"clients' states are in {stored._store.folder}" in caplog.text
+    assert mentions(caplog.text, "states", f"{stored._store.folder}")

@@ -151,10 +151,10 @@ def test_moments_before_the_first_step(settings, names):
         ({"epochs": -1}, "epochs is -1"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"lr": float("nan")}, "lr is nan"),
-        ({"participation": 0.0}, r"participation is 0.0; it must be in \(0, 1\]"),
+        ({"participation": 0.0}, r"participation is 0.0; .*\(0, 1\]"),
         ({"participation": 1.5}, "participation is 1.5"),
-        ({"optimizer": "rmsprop"}, "choose adam or sgd"),
-        ({"optimizer_state": "epoch"}, "choose keep, round or stage"),
+        ({"optimizer": "rmsprop"}, "adam or sgd"),
+        ({"optimizer_state": "epoch"}, "keep, round .*stage"),
     ],
 )
 def test_values_out_of_range_are_refused(settings, message):

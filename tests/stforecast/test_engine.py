@@ -5,6 +5,7 @@ from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytest
+from mentions import mentions
 
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
@@ -62,7 +63,7 @@ def test_a_run_over_actors_forecasts_the_same(cube_path, settings, actors, caplo
     numbers = [f.rounds_.drop(columns="seconds") for f in (alone, spread)]
     assert numbers[0].equals(numbers[1])
     assert actors == [(0, 2, 3)]
-    assert "the actor of clients 1 to 1 was lost (out of memory)" in caplog.text
+    assert mentions(caplog.text, "clients 1 to 1", "memory)")
 
 
 @pytest.mark.repeats
@@ -84,12 +85,12 @@ def test_a_run_over_actors_goes_on_over_actors(cube_path, settings, actors, tmp_
 @pytest.mark.parametrize(
     ("method", "settings", "message"),
     [
-        ("fedavg", {"actors": 4}, "4 actors for 3 clients; each actor needs"),
-        ("fedavg", {"actors": 3, "clients": "all"}, "3 actors for 1 client; each"),
-        ("central", {}, "central trains one client on the data of all, which actors cannot share"),
-        ("fedavg", {"device": "cuda"}, "device is 'cuda', but actors of the engine ray use a CPU"),
-        ("fedavg", {"engine": "local", "actors": 2}, "actors is 2, but only the engine ray has"),
-        ("fedavg", {}, r"ray is not installed; pip install 'stforecast\[ray\]'"),
+        ("fedavg", {"actors": 4}, "4 actors .*3 clients"),
+        ("fedavg", {"actors": 3, "clients": "all"}, "3 actors .*1 client; "),
+        ("central", {}, "central .*actors"),
+        ("fedavg", {"device": "cuda"}, "device is 'cuda'"),
+        ("fedavg", {"engine": "local", "actors": 2}, "actors is 2"),
+        ("fedavg", {}, r"ray .*'stforecast\[ray\]'"),
     ],
 )
 def test_what_cannot_be_spread_is_told(method, settings, message, table, tiny, monkeypatch):
@@ -101,5 +102,5 @@ def test_what_cannot_be_spread_is_told(method, settings, message, table, tiny, m
 
 
 def test_reference_forecasters_do_not_read_the_engine():
-    with pytest.raises(InputError, match="seasonal_day does not read engine"):
+    with pytest.raises(InputError, match=r"seasonal_day.*engine"):
         Forecaster("seasonal_day", engine="ray")

@@ -146,15 +146,15 @@ def test_a_finished_run_is_not_overwritten(finished):
 
 
 def test_mistakes(learner, tmp_path):
-    with pytest.raises(InputError, match="has no accuracy"):
+    with pytest.raises(InputError, match="accuracy"):
         Learner("solo").accuracy()
     with pytest.raises(InputError, match="clients 0 to 2"):
         learner.predict(learner.images.images[:1], 3)
-    with pytest.raises(InputError, match="the model expects uint8"):
+    with pytest.raises(InputError, match="uint8"):
         learner.predict(learner.images.images[:1].float(), 0)
     with pytest.raises(InputError, match=r"learner\.json: "):
         Learner.load(tmp_path)
-    with pytest.raises(InputError, match="not a finished run"):
+    with pytest.raises(InputError, match=r"not .*finished"):
         ImageRun.open(tmp_path)
     folder = learner.save(tmp_path / "cut")
     state = folder / "state.safetensors"

@@ -141,11 +141,11 @@ def test_methods_that_send_encoders_are_refused(method):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"models": "convnet, convnet"}, "name different models"),
+        ({"models": "convnet, convnet"}, "different models"),
         ({"models": "convnet, lenet"}, "unknown model 'lenet'"),
-        ({"models": "convnet, mixed"}, "mixed distinguishes cells"),
-        ({"models": "convnet:width=3"}, "unknown setting of convnet 'width'"),
-        ({"method": "gldp"}, "the clients' models differ; give share_body=False, or another model"),
+        ({"models": "convnet, mixed"}, "mixed distinguishes"),
+        ({"models": "convnet:width=3"}, "convnet 'width'"),
+        ({"method": "gldp"}, "differ; .*share_body=False"),
     ],
 )
 def test_what_cannot_work_is_refused_before_training(settings, message):

@@ -175,8 +175,8 @@ def test_a_folder_that_lacks_a_class_is_a_client(pets, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("counts", "reason"),
     [
-        ({"cat": 5, "horse": 5}, "has the classes horse, which .* its classes are dog, cat"),
-        ({"cat": 1}, "has no test images; add some"),
+        ({"cat": 5, "horse": 5}, "horse, .*dog, cat"),
+        ({"cat": 1}, "no test"),
         ({}, "found no images"),
     ],
 )
@@ -188,7 +188,7 @@ def test_a_folder_that_does_not_fit_is_refused(counts, reason, pets, tmp_path):
 
 
 def test_a_node_without_images_is_told_so(pets, tmp_path):
-    with pytest.raises(InputError, match="nowhere: no such file"):
+    with pytest.raises(InputError, match=r"nowhere: .*file"):
         asked_to_join(pets, tmp_path / "nowhere")
     cube = tmp_path / "x.nc"
     cube.write_text("no images")
@@ -204,7 +204,7 @@ def test_the_clients_of_a_node_with_images_are_one(tmp_path):
 def test_the_app_holds_the_run(pets, tmp_path):
     run = dataclasses.replace(pets, owners={7: range(2)}, secure=SecureSums())
     assert read_app(write_app(tmp_path / "app", run)) == run
-    with pytest.raises(InputError, match="cannot be used"):
+    with pytest.raises(InputError, match="be used"):
         read_run({**run.as_run_config(), "classes": "cat"})
     with pytest.raises(InputError, match="unknown task 'sounds'"):
         read_run({**run.as_run_config(), "task": "sounds"})
@@ -213,17 +213,17 @@ def test_the_app_holds_the_run(pets, tmp_path):
 @pytest.mark.parametrize(
     ("method", "settings", "reason"),
     [
-        ("central", {}, "central does not train in rounds"),
-        ("chance", {}, "chance does not train in rounds"),
-        ("nearest_mean_local", {}, "nearest_mean_local does not train in rounds"),
-        ("fedic", {}, "surrogate is 10: the server has no images; choose another"),
-        ("fedavg", {"imbalance": 5}, "imbalance is 5.0: nodes train on all their images"),
-        ("fedavg", {"size": 0}, "size is 0: nodes' images may differ in size"),
-        ("fedvit", {"feature_cache": "/etc"}, "no run says where a node writes"),
-        ("fedavg", {"partition": "fedta-tasks"}, "a node has all its images at once, not in tasks"),
+        ("central", {}, "central .*rounds"),
+        ("chance", {}, "chance .*rounds"),
+        ("nearest_mean_local", {}, "nearest_mean_local .*rounds"),
+        ("fedic", {}, "surrogate is 10"),
+        ("fedavg", {"imbalance": 5}, "imbalance is 5.0"),
+        ("fedavg", {"size": 0}, "size is 0"),
+        ("fedvit", {"feature_cache": "/etc"}, "node writes"),
+        ("fedavg", {"partition": "fedta-tasks"}, "in tasks"),
         ("fedavg", {"delta_coding": True}, "not support delta_coding"),
         ("fedproto", {"slow_share": 0.3}, "fedproto"),
-        ("fedavg", {"clip": 1.0, "noise": "gaussian"}, "also sends counters"),
+        ("fedavg", {"clip": 1.0, "noise": "gaussian"}, "sends counters"),
     ],
 )
 def test_what_nodes_cannot_do_is_refused(method, settings, reason, tmp_path):
@@ -259,7 +259,7 @@ def test_the_command_writes_the_app(tmp_path):
         4,
     )
     for option in ("--poll=1", "--ways=3", "--data=npz", "--images=x", "--partition=iid"):
-        assert "No such option" in type_in(*words, option).output
+        assert "such option" in type_in(*words, option).output
     with pytest.raises(InputError, match="classes is 'cat,cat'"):
         type_in(*words, "--classes", "cat,cat")
     assert json.loads(json.dumps(run.as_run_config())) == run.as_run_config()

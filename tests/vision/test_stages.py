@@ -142,7 +142,7 @@ def test_figures_draw_every_model_of_a_method(tmp_path):
     assert line.get_ydata().tolist() == pytest.approx(expected.tolist())
     with pytest.raises(InputError, match="fedavg 'personal, local'"):
         PLOTS["bars"]([finished], view="personal, local")
-    with pytest.raises(InputError, match="model of fedavg 'each'"):
+    with pytest.raises(InputError, match="fedavg 'each'"):
         PLOTS["bars"]([finished], view="each")
 
 
@@ -152,12 +152,12 @@ def test_without_a_stream_there_are_no_stages(tmp_path):
     assert not (tmp_path / "run" / "stages.csv").exists()
     assert "stage" not in finished.rounds()
     assert finished.masks == MASKS
-    with pytest.raises(InputError, match="mask of fedavg 'task classes'"):
+    with pytest.raises(InputError, match="fedavg 'task classes'"):
         PLOTS["bars"]([finished], mask=TASK)
     assert finished.views == ("global", "trained")
-    with pytest.raises(InputError, match="has no stages"):
+    with pytest.raises(InputError, match="no stages"):
         finished.stages()
-    with pytest.raises(InputError, match="has no stages"):
+    with pytest.raises(InputError, match="no stages"):
         PLOTS["stream"]([finished])
 
 
@@ -172,7 +172,7 @@ def test_the_server_gets_images_that_no_client_has():
 
 def test_a_round_without_participants_is_refused():
     settings = {**SETTINGS, "clients": 3, "rounds": 4, "stage_spread": 2, "seed": 0}
-    with pytest.raises(InputError, match="samples in stage"):
+    with pytest.raises(InputError, match=r"samples.*stage"):
         Learner("fedavg", participation=0.34, **settings).fit()
 
 

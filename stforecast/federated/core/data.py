@@ -83,6 +83,13 @@ class ClientData:
         tensors = self.cut(ids.cpu()) if self.cut else take(self.tensors, ids)
         return ClientData(tensors, self.sizes[ids_there], self.augment, groups)
 
+    def part(self, ids: Tensor) -> ClientData:
+        """Return the data of some clients, which are cut as late as these."""
+        if (cut := self.cut) is None:
+            return self.take(ids)
+        groups = None if self.group_sizes is None else self.group_sizes[ids]
+        return ClientData({}, self.sizes[ids], self.augment, groups, cut=lambda own: cut(ids[own]))
+
     def whole(self) -> ClientData:
         """Return the same data with all tensors in memory."""
         return self.take(torch.arange(len(self))) if self.cut else self

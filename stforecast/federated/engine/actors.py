@@ -116,7 +116,7 @@ class Actors(Protocol):
         ...
 
     def start(self, i: int, make: Callable[[], PartTrainer]) -> None:
-        """Start the actor `i`, which makes its part, in place of one that may be lost."""
+        """Let the actor `i` make its part; start it if it is not there."""
         ...
 
     def ask(self, calls: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
@@ -167,8 +167,8 @@ class SpreadTrainer(Trainer):
     def _make(self, part: range) -> Callable[[], PartTrainer]:
         """Return what makes a part, with the samples of its clients only."""
         ids = torch.tensor(part)
-        stages = Stream([stage.take(ids) for stage in self.stream.stages], self.stream.order)
-        validation = None if self.validation is None else self.validation.take(ids)
+        stages = Stream([stage.part(ids) for stage in self.stream.stages], self.stream.order)
+        validation = None if self.validation is None else self.validation.part(ids)
         method, options = self.method, self._options
         return lambda: PartTrainer(method, stages, validation, part.start, **options)
 

@@ -276,7 +276,7 @@ class Store:
             file.truncate(size)
             mapped = mmap.mmap(file.fileno(), size)
         found = torch.frombuffer(mapped, dtype=like.dtype).view(like.shape)
-        _MAPPED[found.data_ptr()] = mapped
+        MAPPED[found.data_ptr()] = mapped
         return found
 
     def copy(self, tensor: Tensor) -> Tensor:
@@ -284,15 +284,18 @@ class Store:
         return self.zeros(tensor).copy_(tensor)
 
 
-_MAPPED = weakref.WeakValueDictionary[int, mmap.mmap]()
+MAPPED = weakref.WeakValueDictionary[int, mmap.mmap]()
 """Files of tensors in memory, by the address of the first value."""
 
 
 def release(tensors: Iterable[Tensor]) -> None:
-    """Take what a `Store` holds out of the memory, until it is read again; others stay there."""
+    """Take what files hold out of the memory, until it is read again; others stay there.
+
+    Changes are kept in the files of a `Store`, and lost in a mapped model.
+    """
     for tensor in tensors:
-        if (mapped := _MAPPED.get(tensor.data_ptr())) and hasattr(mapped, "madvise"):
-            mapped.madvise(mmap.MADV_DONTNEED)  # The pages of a shared file are not lost.
+        if (mapped := MAPPED.get(tensor.data_ptr())) and hasattr(mapped, "madvise"):
+            mapped.madvise(mmap.MADV_DONTNEED)
 
 
 Item = TypeVar("Item")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import mmap
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -12,12 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.numpy import load_file, save_file
-from safetensors.torch import load_file as map_file
 
 from data_prep.base.errors import InputError, no_file, reading
 from data_prep.base.files import atomic_path, checksum
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.state import State
+from stforecast.federated.engine.sizing import MAPPED
 from stforecast.federated.runs.run_folder import (
     FORMAT,
     checksum_of_json,
@@ -73,7 +75,7 @@ def read_model(
     """Read a model's description and arrays from its folder or that of its run, without unpickling.
 
     Arrays that are `mapped` are read from the file when they are used, so it must not be written
-    over until then. Changes of them stay in this process.
+    over until then. Changes of them stay in this process, until `sizing.release`.
 
     Raises:
         InputError: if a file is missing, damaged, of another model or of another version.
@@ -88,8 +90,24 @@ def read_model(
                 f"{AGAIN}"
             )
         if mapped:
-            return folder, about, {name: t.numpy() for name, t in map_file(path).items()}
+            return folder, about, _mapped(path)
         return folder, about, load_file(path)
+
+
+def _mapped(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a safetensors file, which are read when they are used."""
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    begin = 8 + int.from_bytes(mapped[:8], "little")
+    arrays = json.loads(mapped[8:begin])
+    found = {}
+    for name in arrays.keys() - {"__metadata__"}:
+        of = arrays[name]
+        kind, bits = of["dtype"][0].lower(), of["dtype"][1:]
+        dtype = np.dtype(f"{kind}{int(bits) // 8}" if bits.isdigit() else of["dtype"].lower())
+        found[name] = np.ndarray(of["shape"], dtype, mapped, begin + of["data_offsets"][0])
+        MAPPED[found[name].ctypes.data] = mapped
+    return found
 
 
 def model_folder(folder: Path) -> Path:

@@ -58,6 +58,9 @@ CHECKPOINTS = "checkpoints"
 FORMAT = 1
 """Version of the layouts of `settings.json`, checkpoints and models; another is refused."""
 
+OF_FILES = (".csv", ".html", ".json", ".md", ".nc", ".pdf", ".png", ".svg", ".tex", ".xlsx")
+"""Suffixes of files, which no new folder has."""
+
 AGAIN = "delete the folder and run it again"
 """Remedy for a run with damaged results."""
 
@@ -77,7 +80,9 @@ def check_new(out: Path, command: str) -> None:
 
 
 def check_folder(out: Path) -> None:
-    """Check that a folder exists or can be created."""
+    """Check that a folder exists or can be created, and is not named like a file."""
+    if out.suffix.lower() in OF_FILES and not out.exists():
+        raise InputError(f"{out} has the name of a file; ", Words("choose a folder for {out}"))
     nearest = next(path for path in (out, *out.parents) if path.exists())
     if not nearest.is_dir():
         raise InputError(f"{nearest} is a file; ", Words("choose a folder for {out}"))

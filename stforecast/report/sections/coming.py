@@ -19,6 +19,7 @@ from stforecast.forecasting.planning import SPEEDS, Side, by_urgency, chance_col
 from stforecast.plots.cell_map import Places
 from stforecast.report.section import Section, looks, map_of, map_value
 from stforecast.report.tables import MOST_ROWS, Arrays, Table, axis_times, axis_title, rest, share
+from stforecast.service.cells import spells_of
 
 if TYPE_CHECKING:  # They import torch.
     from stforecast.data.series import Series
@@ -198,7 +199,7 @@ def _planned(found: Outlook, place: int) -> dict[str, str]:
             "busy hour": time_text(row["busy_hour"]),
             "mean in it": number(row["busy_hour_mean"]),
         }
-    one |= {f"{side.worst} at": time_text(at), side.worst: number(row[side.worst])}
+    one |= {side.worst: number(row[side.worst]), f"{side.worst} at": time_text(at)}
     if found.interval is not None and not pd.isna(at):
         lower, upper = (number(bound.iloc[:, place][at]) for bound in found.interval)
         one["bounds then"] = f"{lower} to {upper}"
@@ -212,8 +213,8 @@ def _planned(found: Outlook, place: int) -> dict[str, str]:
 
 
 def time_text(time: Any) -> str:
-    """Return the weekday, day and time of day; a dash without a time."""
-    return "-" if pd.isna(time) else f"{time:%a %d %b %H:%M}"
+    """Return the day, weekday and time of day, whose texts sort; a dash without a time."""
+    return "-" if pd.isna(time) else f"{time:%Y-%m-%d %a %H:%M}"
 
 
 def _lines(
@@ -274,3 +275,44 @@ def _reasons(
         "extreme": side.extreme,
         "colors": list(HUES[:2]),
     }
+
+
+@listed
+def exceedances(outlook: Outlook, series: Series) -> Section | None:
+    """Spans in which forecasts are beyond their thresholds."""
+    if "threshold" not in outlook.plan:
+        return None
+    step, beyond = series.calendar.step, outlook.side.beyond
+    tables = [_spans(outlook, "cell", step)]
+    if outlook.sums is not None:
+        tables.insert(0, _spans(outlook.sums, "group", step))
+    quantity = with_unit(series.service, series.units)
+    claims = [f"Consecutive steps whose forecast of {quantity} is {beyond} the threshold."]
+    if outlook.chances is not None:
+        claims.append("The tables above also have the probabilities of all others.")
+    tables = [table for table in tables if table.rows]
+    return Section(f"Spans {beyond} the threshold", claims, tables) if tables else None
+
+
+def _spans(found: Outlook, name: str, step: pd.Timedelta) -> Table:
+    """Return the spans of all cells or groups, the most probable and then the longest first."""
+    side, limits = found.side, found.plan["threshold"].to_numpy()
+    values, labels = found.forecast.to_numpy(), found.forecast.columns
+    times = pd.DatetimeIndex(found.forecast.index)
+    unknown = np.full(values.shape, np.nan)
+    chances = unknown if found.chances is None else found.chances.to_numpy()
+    known = ["highest probability"] if found.chances is not None else []
+    spans = []
+    for i, begin, end in spells_of(side.sign * (values - limits) > 0):
+        chance = chances[begin:end, i].max()
+        worst = side.sign * (side.sign * values[begin:end, i]).max()
+        row = {name: str(labels[i]), **dict.fromkeys(known, share(chance))}
+        row |= {"from": time_text(times[begin]), "to": time_text(times[end - 1] + step)}
+        row["hours"] = number((end - begin) * step / pd.Timedelta("1h"))
+        row |= {f"{side.extreme} forecast": number(worst), "threshold": number(limits[i])}
+        spans.append(((-np.nan_to_num(chance).round(3), begin - end), row))
+    rows = [row for _, row in sorted(spans, key=lambda span: span[0])]
+    notes = rest(MOST_ROWS, len(rows), "the table of forecasts")
+    notes += [f"{one}: of one step to be {side.beyond} the threshold." for one in known]
+    first = "most probable" if known else "longest"
+    return Table(f"{name.capitalize()}s, the {first} first", rows[:MOST_ROWS], notes, name)

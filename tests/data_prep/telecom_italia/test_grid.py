@@ -99,12 +99,12 @@ def test_what_is_no_json_is_refused(tmp_path, text):
 def test_a_list_is_refused(tmp_path):
     path = tmp_path / "grid.geojson"
     path.write_text("[1]")
-    with pytest.raises(InputError, match=r"features .*found list"):
+    with pytest.raises(InputError, match=r"features.*list"):
         read_grid(path)
 
 
 def test_no_file_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"GeoJSON here \(found nothing\)"):
+    with pytest.raises(InputError, match=r"GeoJSON.*found nothing"):
         read_grid(tmp_path / "grid.geojson")
 
 

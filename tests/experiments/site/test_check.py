@@ -65,7 +65,7 @@ def test_a_row_is_repeated_as_its_page_says(page, tmp_path):
 
 def test_a_number_that_changed_is_refused(page, tmp_path):
     page(0.26)
-    with pytest.raises(InputError, match=r"MSE is 0\.26, on the page 0\.25; make the benchmark"):
+    with pytest.raises(InputError, match=r"MSE .*0\.26, .*0\.25; "):
         check.check_page("page", tmp_path)
 
 

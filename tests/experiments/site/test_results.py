@@ -357,17 +357,13 @@ def test_what_is_no_benchmark_is_refused(benchmark, results, tmp_path):
     folder = benchmark("one", "First")
     with pytest.raises(InputError, match="same name"):
         gather([folder, folder], results)
-    with pytest.raises(
-        InputError, match=r"^new: no page names this .* \(one.md, two.md\); name it"
-    ):
+    with pytest.raises(InputError, match=r"^new: .*\(one.md, two.md\)"):
         gather([benchmark("new", "Fourth")], results)
     (results / "three.md").write_text(PAGE.format(names="*"))
-    with pytest.raises(InputError, match=r"^one: pages name this benchmark"):
+    with pytest.raises(InputError, match=r"^one: .*benchmark"):
         gather([folder], results)
     (folder / "table.json").unlink()
-    with pytest.raises(
-        InputError, match=r"table.json: no table here \(found nothing\); give folders"
-    ):
+    with pytest.raises(InputError, match=r"table.json: .*nothing"):
         gather([folder], results)
 
 

@@ -201,7 +201,7 @@ def test_without_a_compiler_it_says_so_and_goes_on(monkeypatch, caplog):
     assert not usable(HIDDEN, torch.zeros(1))
     library.cache_clear()
     assert [r.levelname for r in caplog.records] == ["WARNING"]
-    assert "no C compiler no-such-compiler" in caplog.text
+    assert "no-such-compiler" in caplog.text
 
 
 def test_other_widths_are_left_to_torch():

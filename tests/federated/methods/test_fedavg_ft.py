@@ -117,9 +117,9 @@ def test_running_statistics_follow_in_a_copy(federate, module):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"personal_epochs": 0}, "personal_epochs is 0; it must be positive"),
-        ({"personal_lr": -1.0}, "personal_lr is -1.0; it must be positive"),
-        ({"personal_part": "encoder"}, "personal_part is 'encoder'; choose all or head"),
+        ({"personal_epochs": 0}, "personal_epochs is 0.*positive"),
+        ({"personal_lr": -1.0}, "personal_lr is -1.0.*positive"),
+        ({"personal_part": "encoder"}, "personal_part is 'encoder'; .*all or head"),
     ],
 )
 def test_impossible_options_are_refused(options, message):

@@ -117,5 +117,5 @@ def test_as_much_is_sent_as_in_fedavg(federate):
 
 
 def test_impossible_weights_are_refused():
-    with pytest.raises(InputError, match="alpha is 0; it must be positive"):
+    with pytest.raises(InputError, match="alpha is 0"):
         FedDynOptions(alpha=0)

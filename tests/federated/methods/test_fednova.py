@@ -155,7 +155,7 @@ def test_a_direction_for_each_parameter_and_one_norm_are_sent(federate, module):
 
 
 def test_impossible_weights_are_refused():
-    with pytest.raises(InputError, match="mu is -1; it must be 0 or more"):
+    with pytest.raises(InputError, match=r"mu is -1.* 0"):
         FedNovaOptions(mu=-1)
 
 

@@ -167,8 +167,8 @@ def test_counts_are_those_of_the_last_epoch(federate, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lam": -1.0}, "lam is -1.0; it must be 0 or more"),
-        ({"average": "median"}, "average is 'median'; choose samples or clients"),
+        ({"lam": -1.0}, "lam is -1.0.* 0"),
+        ({"average": "median"}, "average is 'median'"),
     ],
 )
 def test_impossible_options_are_refused(options, message):

@@ -86,7 +86,7 @@ def test_the_distance_is_over_all_axes_but_the_clients():
 
 @pytest.mark.parametrize("mu", [-0.1, float("inf"), float("nan")])
 def test_impossible_weights_are_refused(mu):
-    with pytest.raises(InputError, match=f"mu is {mu}; it must be 0 or more"):
+    with pytest.raises(InputError, match=rf"mu is {mu}.* 0"):
         FedProxOptions(mu=mu)
 
 

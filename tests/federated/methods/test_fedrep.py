@@ -124,8 +124,8 @@ def test_without_personal_epochs_the_clients_predict_as_they_are(federate):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"head_epochs": 0}, "head_epochs is 0; it must be positive"),
-        ({"personal_epochs": -1}, "personal_epochs is -1; it must be 0 or more"),
+        ({"head_epochs": 0}, "head_epochs is 0.*positive"),
+        ({"personal_epochs": -1}, "personal_epochs is -1.* 0"),
     ],
 )
 def test_impossible_options_are_refused(options, message):

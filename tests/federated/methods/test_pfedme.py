@@ -138,5 +138,5 @@ def test_each_view_predicts_with_its_model(federate, make_data):
 
 @pytest.mark.parametrize("name", ["lam", "eta", "personal_lr", "inner_steps", "beta"])
 def test_options_out_of_range_are_refused(name):
-    with pytest.raises(InputError, match=f"{name} is 0; it must be positive"):
+    with pytest.raises(InputError, match=rf"{name} is 0.*positive"):
         PFedMeOptions(**{name: 0})

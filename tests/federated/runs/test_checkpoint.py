@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from mentions import mentions
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
@@ -88,14 +89,14 @@ def test_a_federation_keeps_old_ones_at_growing_distances_and_goes_back(tmp_path
     for round in range(1, 22):
         save_checkpoint(made(round), tmp_path, is_spaced)
     assert [p.name[-2:] for p in newest_first(tmp_path)] == ["21", "20", "18", "16", "08"]
-    with pytest.raises(InputError, match="no checkpoint of round 17; there are those of 8, 16, 18"):
+    with pytest.raises(InputError, match=r"round 17; .*8, 16, 18"):
         go_back(tmp_path, 17)
     (tmp_path / "round-0018" / "state.safetensors").write_bytes(b"")
-    with pytest.raises(InputError, match="cannot be trusted"):
+    with pytest.raises(InputError, match="trusted"):
         go_back(tmp_path, 18)
     assert go_back(tmp_path, 16) == [21, 20, 18]
     assert newest_sound(tmp_path, RUN).state.round == 16
-    with pytest.raises(InputError, match="no checkpoint of round 3; there is none, or the run has"):
+    with pytest.raises(InputError, match=r"round 3; .*none"):
         go_back(tmp_path / "elsewhere", 3)
 
 
@@ -184,7 +185,7 @@ def test_numbers_that_cannot_be_are_refused_whatever_the_checksums(tmp_path, nam
     folder = save_checkpoint(made(2), tmp_path)
     reports = {"reports": [*map(dataclasses.asdict, made(3).reports)]}
     rewritten(folder, **(reports if name == "reports" else {name: IMPOSSIBLE[name]}))
-    with pytest.raises(InputError, match=rf"checkpoint.json: {name} is invalid \(.*\); an older"):
+    with pytest.raises(InputError, match=rf"checkpoint.json: {name} .*invalid"):
         load_checkpoint(folder)
 
 
@@ -193,9 +194,9 @@ def test_other_formats_are_left_aside_and_other_runs_refused(tmp_path, caplog):
     save_checkpoint(made(1), tmp_path)
     rewritten(save_checkpoint(made(2), tmp_path), format=99)
     assert newest_sound(tmp_path, RUN).state.round == 1
-    assert "format 99, this version reads 1" in caplog.text
+    assert mentions(caplog.text, "format 99,", "reads 1")
     other = {**RUN, "settings": {"method": "fedavg"}}
-    with pytest.raises(InputError, match="round-0001: was made with other settings; go on with"):
+    with pytest.raises(InputError, match=r"round-0001: .*settings"):
         newest_sound(tmp_path, other)
 
 
@@ -207,7 +208,7 @@ def test_a_disk_that_is_full_leaves_what_was_there(tmp_path, monkeypatch):
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr(checkpoints, "save_file", full)
-    with pytest.raises(WriteError, match=r"/round-0002: cannot be written \(No space left"):
+    with pytest.raises(WriteError, match=r"/round-0002: .*\(No space"):
         save_checkpoint(made(2), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["round-0001"]
     assert_same(newest_sound(tmp_path, RUN), made(1))
@@ -241,5 +242,5 @@ def test_a_checkpoint_without_a_name_of_its_state_is_no_checkpoint(tmp_path):
     del about["cohort_size"]
     path.write_text(json.dumps(about))
     rewritten(folder)
-    with pytest.raises(InputError, match=r"round-0001: cannot be read as a checkpoint"):
+    with pytest.raises(InputError, match=r"round-0001.*checkpoint"):
         load_checkpoint(folder)

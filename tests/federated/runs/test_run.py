@@ -57,7 +57,7 @@ def test_a_run_is_done_opened_and_found(tmp_path):
     assert Count.find([tmp_path]) == [run]
     assert {path.name for path in out.iterdir()} == {"run.json", "count.txt"}
     with (
-        pytest.raises(InputError, match="already holds a finished run"),
+        pytest.raises(InputError, match=r"holds .*finished"),
         new_folder(out, Count.command),
     ):
         pass
@@ -73,13 +73,13 @@ def test_a_run_goes_on_with_what_has_changed(tmp_path):
 
 
 def test_what_a_kind_needs_must_be_there(tmp_path):
-    with pytest.raises(InputError, match=r"no unfinished run here .* begin a run with `count`"):
+    with pytest.raises(InputError, match=r"unfinished .*`count`"):
         Counting.resume(tmp_path)
     begin(tmp_path, {"settings": {"method": "count"}})
-    with pytest.raises(InputError, match="no upto; begin a run with `count`"):
+    with pytest.raises(InputError, match=r"no upto; .*`count`"):
         Counting.resume(tmp_path)
     (tmp_path / "run.json").write_text(
         json.dumps({"settings": {"method": "count"}, "lines": {}, "upto": "7"})
     )
-    with pytest.raises(InputError, match="no upto in it; `count` writes them"):
+    with pytest.raises(InputError, match=r"upto in .*`count`"):
         Count.open(tmp_path)

@@ -25,7 +25,7 @@ def test_no_name_begins_as_a_formula_in_a_table_and_all_are_read_as_they_were(tm
     assert [name for name in [*raw["cell"], *raw] if name.startswith(tuple("=+-@\t\r"))] == [
         "-5", "+39", "-1e3"
     ]  # fmt: skip
-    assert "remove it to join" in caplog.text
+    assert "remove it" in caplog.text
     again = read_csv(path, ["=service"], ["cell"])
     assert again["cell"].fillna("").tolist() == NAMES
 
@@ -57,7 +57,7 @@ def test_a_workbook_on_a_full_disk_is_one_error(tmp_path, monkeypatch):
     stray = []
     monkeypatch.setattr(sys, "unraisablehook", stray.append)
     monkeypatch.setattr(run_folder, "atomic_path", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="No space"):
         run_folder.write_table(pd.DataFrame({"a": np.arange(9999)}), tmp_path / "a.xlsx")
     gc.collect()
     assert not stray

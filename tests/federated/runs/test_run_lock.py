@@ -16,7 +16,7 @@ from stforecast.federated.runs.unfinished_run import locked
 def test_the_second_is_refused_while_the_first_lives(tmp_path):
     out = tmp_path / "a" / "b"
     with locked(out):
-        with pytest.raises(InputError, match=rf"b: process {os.getpid()} on .* is writing there"):
+        with pytest.raises(InputError, match=f"b: process {os.getpid()}"):
             locked(out).__enter__()
         with locked(tmp_path / "a"):
             pass
@@ -59,7 +59,7 @@ def test_a_file_that_was_removed_meanwhile_is_no_lock(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", slow)
     with locked(tmp_path):
         assert len(seen) == 2
-        with pytest.raises(InputError, match="is writing there"):
+        with pytest.raises(InputError, match="writing"):
             locked(tmp_path).__enter__()
 
 
@@ -70,4 +70,4 @@ def test_a_file_system_without_locks_is_told_of(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(fcntl, "flock", none)
     with locked(tmp_path):
         pass
-    assert "cannot be locked (No locks available); make sure" in caplog.text
+    assert "No locks" in caplog.text

@@ -58,7 +58,7 @@ def test_fewer_shares_fit_every_secret():
 def test_wrong_shares_give_another_secret_or_none():
     shares = split(b"s" * KEY, range(2), threshold=2)
     assert rejoin({0: shares[0], 1: b"\0" * SHARE}) != b"s" * KEY
-    with pytest.raises(ValueError, match="not shares of a secret"):
+    with pytest.raises(ValueError, match="shares"):
         rejoin({0: (PRIME - 1).to_bytes(SHARE), 1: (PRIME - 1).to_bytes(SHARE)})
 
 
@@ -159,14 +159,14 @@ def test_the_largest_values_do_not_overflow_and_larger_ones_are_refused():
     vector = n * sums.to_vector({"b": below}, {"b": []}, n)
     assert sums.from_vector(vector, {"b": []})["b"] == n * below
     for value in (most, torch.nan, -torch.inf):
-        with pytest.raises(sums.ValuesTooLarge, match="takes finite ones below"):
+        with pytest.raises(sums.ValuesTooLarge, match="finite"):
             sums.to_vector({"b": torch.tensor(value, dtype=torch.float64)}, {"b": []}, n)
 
 
 def test_other_tensors_than_those_of_the_sum_are_refused():
-    with pytest.raises(InputError, match=r"the sum has no z of shape \[2\]"):
+    with pytest.raises(InputError, match=r"no z .*\[2\]"):
         sums.to_vector({"z": torch.zeros(2)}, SHAPES, 2)
-    with pytest.raises(InputError, match=r"the sum has no a of shape \[3\]"):
+    with pytest.raises(InputError, match=r"no a .*\[3\]"):
         sums.to_vector({"a": torch.zeros(3)}, SHAPES, 2)
     with pytest.raises(ValueError, match="a sum of"):
         sums.length({"a": [2**20, 2**20]})

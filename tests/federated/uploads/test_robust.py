@@ -113,7 +113,7 @@ def test_sums_are_compared_by_their_means_over_samples():
 
 @pytest.mark.parametrize("how", ["median", "trimmed", "clip"])
 def test_a_rule_that_does_harm_is_refused_before_anything_trains(federate, how):
-    with pytest.raises(InputError, match=rf"robust='{how}' cannot protect fedtrees: .* drop"):
+    with pytest.raises(InputError, match=rf"robust='{how}' .*fedtrees: .*drop"):
         federate(METHODS["fedtrees"], SIZES, robust=Robust(how))
 
 
@@ -123,15 +123,15 @@ def test_a_method_that_nobody_has_measured_is_refused_every_rule():
 
     for how in HOW:
         Robust(how).check(METHODS["fedavg"])
-        with pytest.raises(InputError, match="nobody has measured"):
+        with pytest.raises(InputError, match="nobody"):
             Robust(how).check(Unmeasured)
     Robust().check(Unmeasured)
 
 
 def test_options():
-    with pytest.raises(InputError, match=r"robust_trim is 0\.5; it must be in \[0, 0\.5\)"):
+    with pytest.raises(InputError, match=r"robust_trim is 0\.5; .*\[0, 0\.5\)"):
         Robust("trimmed", robust_trim=0.5)
-    with pytest.raises(InputError, match="choose none, median, trimmed, clip or drop"):
+    with pytest.raises(InputError, match="none, median, trimmed, clip"):
         Robust("mean")
 
 

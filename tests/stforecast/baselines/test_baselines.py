@@ -121,7 +121,7 @@ class TestContract:
         ahead = baseline.predict(series()[:320], np.array([320]), HOURLY)
         known = baseline.predict(series(), np.array([320]), HOURLY)
         assert_same(ahead, known)
-        with pytest.raises(InputError, match="cannot forecast step 321 from 320 steps"):
+        with pytest.raises(InputError, match=r"step 321 .*320 "):
             baseline.predict(series()[:320], np.array([321]), HOURLY)
 
     def test_fitting_reads_nothing_after_the_last_training_target(self, name):
@@ -148,10 +148,10 @@ class TestContract:
     def test_misuse_is_told(self, name):
         with pytest.raises(InputError, match=f"{name}: not fitted"):
             make(name).predict(series(), TEST, HOURLY)
-        with pytest.raises(InputError, match=f"{name}: no training windows"):
+        with pytest.raises(InputError, match=rf"{name}: no .*windows"):
             make(name).fit(series(), TRAIN[:0], SPEC, HOURLY)
         if BASELINES[name].learned:
-            with pytest.raises(InputError, match=f"{name}: saved state has no"):
+            with pytest.raises(InputError, match=f"{name}: saved state"):
                 BASELINES[name].from_state({}, SPEC)
 
 
@@ -181,14 +181,14 @@ def test_seasonal_repeats_the_last_season(name, season):
 def test_seasonal_week_needs_a_week():
     week = BASELINES["seasonal_week"]().fit(series(), TRAIN, SPEC, HOURLY)
     week.predict(series(), np.array([168]), HOURLY)
-    with pytest.raises(InputError, match="seasonal_week: needs 168 steps of history, step 167"):
+    with pytest.raises(InputError, match=r"seasonal_week: .*168 .*167"):
         week.predict(series(), np.array([167]), HOURLY)
 
 
 def test_seasonal_day_refuses_a_step_that_does_not_divide_a_day():
     odd = Calendar(pd.Timestamp("2013-11-01"), pd.Timedelta("7min"))
     day = BASELINES["seasonal_day"]().fit(series(), TRAIN, SPEC, odd)
-    with pytest.raises(InputError, match="does not divide"):
+    with pytest.raises(InputError, match="not divide"):
         day.predict(series(), TEST, odd)
 
 
@@ -259,13 +259,13 @@ def test_boosting_may_forecast_cells_it_was_not_fitted_on():
 def test_boosting_needs_an_observed_target():
     values = series()
     values[TRAIN[0] :] = np.nan
-    with pytest.raises(InputError, match="no observed training target at horizon step 1"):
+    with pytest.raises(InputError, match=r"target .*step 1"):
         Boosting().fit(values, TRAIN, SPEC, HOURLY)
 
 
 @pytest.mark.parametrize("name", ["historical_average", "ridge"])
 def test_a_baseline_of_each_cell_refuses_other_cells(name):
-    with pytest.raises(InputError, match=f"{name}: fitted on 3 cells, the series has 2"):
+    with pytest.raises(InputError, match=rf"{name}: .*3 cells, .*2"):
         fitted(name).predict(series()[:, :2], TEST, HOURLY)
 
 

@@ -59,18 +59,18 @@ def test_readings_of_neighbours_tell_what_is_to_come():
 def test_it_forecasts_the_cells_it_knows_from_what_came_before(options):
     model = fitted(ROADS, **options)
     assert forecast_leaks(model, series(), TEST, SPEC, HOURLY) == []
-    with pytest.raises(InputError, match="boosting: fitted on 3 cells, the series has 2"):
+    with pytest.raises(InputError, match=r"boosting: .*3 cells, .*2"):
         model.predict(series()[:, :2], TEST, HOURLY)
 
 
 def test_neighbours_need_roads():
-    with pytest.raises(InputError, match="neighbours is 2, but the data have no adjacency"):
+    with pytest.raises(InputError, match="neighbours is 2"):
         fitted(neighbours=2)
 
 
 def test_too_many_cells_are_no_categories():
     model = Boosting(BoostingConfig(cell_id=True))
-    with pytest.raises(InputError, match="cell_id takes up to 255 cells, the data have 256"):
+    with pytest.raises(InputError, match=r"cell_id .*255 cells, .*256"):
         model.fit(np.zeros((20, 256)), np.arange(3, 19), SPEC, HOURLY)
 
 

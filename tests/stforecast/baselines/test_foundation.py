@@ -135,7 +135,7 @@ def test_a_saved_forecaster_forecasts_the_same_with_the_same_weights_only(kind, 
     text = config.read_text()
     config.write_text(text + " ")
     try:
-        with pytest.raises(InputError, match="holds other weights than those"):
+        with pytest.raises(InputError, match="other weights"):
             Forecaster.load(folder)
     finally:
         config.write_text(text)
@@ -153,16 +153,16 @@ def test_the_network_is_not_used(weights, fitted, monkeypatch):
 def test_pickled_weights_are_not_read(weights, fitted, tmp_path):
     (tmp_path / "config.json").write_text((weights / "config.json").read_text())
     torch.save({}, tmp_path / "pytorch_model.bin")
-    with pytest.raises(InputError, match=r"no .*model\.safetensors; weights needs"):
+    with pytest.raises(InputError, match=r"model\.safetensors; weights"):
         fitted(tmp_path)
 
 
 def test_weights_that_are_none_are_told(kind, weights, fitted, tmp_path):
-    with pytest.raises(InputError, match=r"no weights; give weights, a folder"):
+    with pytest.raises(InputError, match="no weights"):
         fitted("")
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes((weights / "model.safetensors").read_bytes())
-    with pytest.raises(InputError, match=r"cannot be read as a (Chronos|TimesFM)"):
+    with pytest.raises(InputError, match=r"as .*(Chronos|TimesFM)"):
         fitted(tmp_path)
 
 
@@ -177,9 +177,7 @@ def test_it_stops_at_the_time_limit(weights, fitted):
 )
 def test_a_missing_package_names_its_extra(method, package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(
-        InputError, match=rf"^{method} needs .*; pip install 'stforecast\[peers\]'$"
-    ):
+    with pytest.raises(InputError, match=rf"^{method} .*'stforecast\[peers\]'$"):
         BASELINES[method]()
 
 
@@ -187,7 +185,7 @@ def test_a_horizon_beyond_the_models_is_refused(tmp_path):
     timesfm().save_pretrained(tmp_path)
     method = BASELINES["timesfm"]
     longer = WindowSpec(closeness=3, periods=1, horizon=17, period=24)
-    with pytest.raises(InputError, match="timesfm forecasts up to 16 steps; lower horizon"):
+    with pytest.raises(InputError, match=r"timesfm .*16 .*horizon"):
         method(method.Options(weights=str(tmp_path))).fit(series(), TRAIN, longer, HOURLY)
 
 

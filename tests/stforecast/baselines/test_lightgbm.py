@@ -93,7 +93,7 @@ def test_forecasts_read_nothing_from_their_start_on():
 
 
 def test_other_cells_are_refused():
-    with pytest.raises(InputError, match="lightgbm: fitted on 3 cells, the series has 2"):
+    with pytest.raises(InputError, match=r"lightgbm: .*3 cells, .*2"):
         fitted().predict(series()[:, :2], TEST, HOURLY)
 
 
@@ -105,7 +105,7 @@ def test_it_stops_at_the_time_limit():
 
 def test_a_missing_package_names_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "lightgbm", None)
-    with pytest.raises(InputError, match=r"^lightgbm needs .*; pip install 'stforecast\[peers\]'$"):
+    with pytest.raises(InputError, match=r"^lightgbm .*'stforecast\[peers\]'$"):
         BASELINES["lightgbm"]()
 
 

@@ -111,12 +111,12 @@ def test_it_stops_at_the_time_limit():
 
 
 def test_a_training_part_shorter_than_a_window_is_refused():
-    with pytest.raises(InputError, match="has 123 steps, one window needs 154; choose a smaller"):
+    with pytest.raises(InputError, match=r"123 steps, .*154"):
         fitted("nhits", input_size=150)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_missing_package_names_its_extra(name, monkeypatch):
     monkeypatch.setitem(sys.modules, "neuralforecast", None)
-    with pytest.raises(InputError, match=rf"^{name} needs .*; pip install 'stforecast\[peers\]'$"):
+    with pytest.raises(InputError, match=rf"^{name} .*'stforecast\[peers\]'$"):
         BASELINES[name]()

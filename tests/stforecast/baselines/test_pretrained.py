@@ -112,7 +112,7 @@ def test_blocks_of_windows_do_not_change_forecasts(series, monkeypatch):
 
 @pytest.mark.parametrize("step", ["7min", "4h"])
 def test_a_step_that_it_was_not_trained_for_is_refused(step):
-    with pytest.raises(InputError, match=r"pretrained: the step is (7|240) minutes, expected"):
+    with pytest.raises(InputError, match=r"pretrained: .*(7|240) minutes"):
         fitted(calendar=Calendar(pd.Timestamp("2013-10-07"), pd.Timedelta(step)))
 
 

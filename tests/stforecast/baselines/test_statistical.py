@@ -100,25 +100,25 @@ def test_processes_change_nothing():
 
 def test_it_stops_at_the_time_limit_between_cells():
     two = np.hstack([series(), series()])
-    with pytest.raises(InputError, match=r"auto_ets: stopped by its time limit of 1e-06 s after 1"):
+    with pytest.raises(InputError, match=r"auto_ets: .*1e-06 s .*1"):
         fitted("auto_ets", two, StatisticalOptions(n_jobs=1, time_limit=1e-6))
 
 
 def test_processes_are_ended_at_the_time_limit():
     """No process starts, imports the library and fits a cell within so short a time."""
     two = np.hstack([series(), series()])
-    with pytest.raises(InputError, match=r"time limit of 0.05 s after 0 of 2 cells"):
+    with pytest.raises(InputError, match=r"limit .*0.05 s .*0 of 2 "):
         fitted("auto_arima", two, StatisticalOptions(n_jobs=2, time_limit=0.05))
     assert multiprocessing.active_children() == []
 
 
 def test_other_cells_are_refused():
-    with pytest.raises(InputError, match="auto_ets: fitted on 1 cells, the series has 2"):
+    with pytest.raises(InputError, match=r"auto_ets: .*1 cells, .*2"):
         fitted("auto_ets").predict(np.hstack([series(), series()]), TEST, SIX_HOURS)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_missing_package_names_its_extra(name, monkeypatch):
     monkeypatch.setitem(sys.modules, "statsforecast", None)
-    with pytest.raises(InputError, match=rf"^{name} needs .*; pip install 'stforecast\[peers\]'$"):
+    with pytest.raises(InputError, match=rf"^{name} .*'stforecast\[peers\]'$"):
         BASELINES[name]()

@@ -129,7 +129,7 @@ def test_batches_change_nothing(name, weights):
 
 
 def test_the_environment_names_the_folder(name, weights, monkeypatch):
-    with pytest.raises(InputError, match=r"no weights; give weights, a folder with config\.json"):
+    with pytest.raises(InputError, match=r"no weights; .*config\.json"):
         fit(name)
     monkeypatch.setenv(f"STFORECAST_WEIGHTS_{name.upper()}", str(weights))
     assert np.isfinite(fit(name).predict(series(), TEST, HOURLY)).all()
@@ -142,13 +142,13 @@ def test_a_saved_forecaster_needs_the_same_weights(name, weights, tmp_path):
     folder = forecaster.save(tmp_path / "saved")
     pd.testing.assert_frame_equal(Forecaster.load(folder).predict(table), forecaster.predict(table))
     save_file({"scale": torch.tensor(3.0)}, weights / "model.safetensors")
-    with pytest.raises(InputError, match="holds other weights than those"):
+    with pytest.raises(InputError, match="other weights"):
         Forecaster.load(folder)
 
 
 def test_other_weights_are_refused(name, weights):
     save_file({"other": torch.tensor(2.0)}, weights / "model.safetensors")
-    with pytest.raises(InputError, match=r"cannot be read as a .* model \(unexpected keys"):
+    with pytest.raises(InputError, match=r"\(unexpected keys"):
         fit(name, weights=str(weights))
 
 

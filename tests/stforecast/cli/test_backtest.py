@@ -220,10 +220,10 @@ def test_figures_pool_the_folds(backtest, tmp_path):
 @pytest.mark.parametrize(
     ("methods", "message"),
     [
-        ('["ridge", { method = "ridge", label = "far", horizon = 40 }]', "horizon of 40 hours"),
+        ('["ridge", { method = "ridge", label = "far", horizon = 40 }]', "horizon .*40 hours"),
         (
             '["ridge", { method = "ridge", label = "week", extra_lags = "168" }]',
-            "fold 1 of 2, week: split 'dates:2013-11-01T01:00:00/.*",
+            "fold 1 of 2, week: .*'dates:2013-11-01T01:00:00/.*",
         ),
     ],
 )
@@ -234,11 +234,11 @@ def test_what_does_not_fit_is_refused_before_the_first_run(backtest, tmp_path, m
 
 
 def test_a_backtest_has_no_split(backtest):
-    with pytest.raises(InputError, match=r"bench.toml: split is 'days:7,1,2', but a backtest"):
+    with pytest.raises(InputError, match=r"bench.toml: split is 'days:7,1,2'"):
         backtest(settings=f'split = "days:7,1,2"\n{SETTINGS}')
-    with pytest.raises(InputError, match=r"bench.toml: split is 'fuels', but a backtest makes"):
+    with pytest.raises(InputError, match=r"bench.toml: split is 'fuels'"):
         backtest('[{ method = "ridge", split = "fuels" }]')
-    with pytest.raises(InputError, match="split is 'fedda', but a backtest makes splits"):
+    with pytest.raises(InputError, match="split is 'fedda'"):
         backtest().replace(settings={"split": "fedda"})
 
 
@@ -256,7 +256,7 @@ def test_options_of_folds_are_checked_with_the_file(write):
 def test_other_folds_in_the_same_folder_are_refused(backtest, write, tmp_path):
     run_grid(backtest('["last_value"]'), tmp_path)
     other = write('["last_value"]', 'services = ["sms"]\n[backtest]\ntest = "1d"', SETTINGS)
-    with pytest.raises(InputError, match=r"seed-1 was run with other settings \(split\)"):
+    with pytest.raises(InputError, match=r"seed-1 .*\(split\)"):
         run_grid(other, tmp_path)
 
 

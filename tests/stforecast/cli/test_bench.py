@@ -33,9 +33,9 @@ def calls(monkeypatch):
 def test_runs_that_would_share_a_folder_are_refused(write, town, tmp_path):
     grid = write(more='services = ["sms"]')
     twins = grid.replace(data=[town, tmp_path / "other" / town.name])
-    with pytest.raises(InputError, match="two runs would share the folder"):
+    with pytest.raises(InputError, match=r"two .*folder"):
         run_grid(twins, tmp_path / "out")
-    with pytest.raises(InputError, match="two runs would share the folder"):
+    with pytest.raises(InputError, match=r"two .*folder"):
         run_grid(grid.replace(seeds=[1, 1]), tmp_path / "out")
 
 
@@ -64,7 +64,7 @@ def test_a_part_joins_the_finished_rows_and_seeds(write, calls, tmp_path):
     assert calls[1:] == [("last_value", 2)]
     assert [(run.label, run.seed) for run in later.runs] == [("last_value", 2), ("ridge", 1)]
     assert "ridge" in later.table
-    with pytest.raises(InputError, match="unknown row 'ridg'; choose one of: last_value, ridge"):
+    with pytest.raises(InputError, match=r"row 'ridg'; .*last_value, ridge"):
         grid.replace(rows=["ridg"])
 
 
@@ -117,9 +117,9 @@ def test_the_tables_hold_all_runs(write, tmp_path):
     assert len(table) == sum(len(run.metrics()) for run in outcome.runs)
     text = (tmp_path / "table.md").read_text()
     assert text.startswith(f"# Ours\n\n    {grid.repeat(tmp_path)}\n\n- written: 20")
-    assert "\n- seeds: 1\n- versions: numpy " in text
+    assert "- seeds: 1\n- versions: numpy " in text
     assert "cores, " in text
-    assert "\n\n**town, sms**: 3 cells" in text
+    assert "**town, sms**: 3" in text
     assert "| strong" in text
     tex = (tmp_path / "table.tex").read_text()
     assert tex.count("\n strong ") == text.count("\n| strong")
@@ -147,7 +147,7 @@ def test_a_failed_run_is_noted_and_tried_again_and_others_go_on(
     assert "Traceback" in note.read_text()
     with pytest.raises(InputError, match=f"such as {re.escape(str(note.parent))}; "):
         execute(grid, tmp_path, "local", as_json=False, progress=False)
-    assert f"- {name}: RuntimeError: out of luck" in (tmp_path / "table.md").read_text()
+    assert f"- {name}: RuntimeError: out of" in (tmp_path / "table.md").read_text()
     monkeypatch.setattr(running, "run", counted)
     assert not run_grid(grid, tmp_path).failures
     assert calls[1:] == [("last_value", 1)]
@@ -157,9 +157,9 @@ def test_a_failed_run_is_noted_and_tried_again_and_others_go_on(
 @pytest.mark.parametrize(
     ("service", "absent", "message"),
     [
-        ("sms", "absent.nc", "absent.nc: no cube here"),
-        ("calls", None, "unknown service 'calls'; choose one of: internet, sms"),
-        (None, None, "has several services; choose one with service"),
+        ("sms", "absent.nc", "absent.nc: no cube"),
+        ("calls", None, "service 'calls'; choose one of: internet, sms"),
+        (None, None, "several services"),
     ],
 )
 def test_data_and_services_are_checked_before_the_first_run(
@@ -178,7 +178,7 @@ def test_rows_whose_lags_move_the_test_part_are_refused_before_the_first_run(
 ):
     methods = '["ridge", { method = "ridge", label = "short", periods = 1 }]'
     grid = write(methods, 'services = ["sms"]', 'split = "windows:0.6,0.2,0.2"\n')
-    with pytest.raises(InputError, match="tested on other times than ridge, which looks back"):
+    with pytest.raises(InputError, match="times than ridge, "):
         run_grid(grid, tmp_path / "out")
     assert not calls
 
@@ -194,10 +194,10 @@ def test_finished_runs_need_no_data(write, tmp_path, town):
 
 
 def test_shared_settings_are_for_those_who_read_them(write, tiny_settings):
-    with pytest.raises(InputError, match=r"ridge does not read lr; .* reads it: .*fedavg"):
+    with pytest.raises(InputError, match=r"ridge .*lr; .*fedavg"):
         write('["last_value", { method = "ridge", lr = 0.5 }]', 'services = ["sms"]')
     grid = write('["ridge", "solo"]', 'services = ["sms"]')
-    with pytest.raises(InputError, match="ridge does not read bits"):
+    with pytest.raises(InputError, match=r"ridge .*bits"):
         grid.replace(settings={"bits": 8})
     assert grid.replace(settings={"lr": 0.5}).settings["lr"] == 0.5
 
@@ -206,7 +206,7 @@ def test_a_second_benchmark_in_one_folder_is_refused(write, tmp_path, monkeypatc
     grid = write('["last_value"]', 'services = ["sms"]')
 
     def nested(*args, **options):
-        with pytest.raises(InputError, match=r"process \d+ on .* is writing there"):
+        with pytest.raises(InputError, match=r"process \d+ .*writing"):
             run_grid(grid, tmp_path)
         raise RuntimeError("refused")
 
@@ -222,7 +222,7 @@ def test_other_settings_in_the_same_folder_are_refused_before_any_run(
     more = write(
         '["ridge", "last_value"]', 'services = ["sms"]', tiny_settings.replace("7,1,2", "6,2,2")
     )
-    with pytest.raises(InputError, match=r"seed-1 was run with other settings \(split\); delete"):
+    with pytest.raises(InputError, match=r"seed-1 .*\(split\); delete"):
         run_grid(more, tmp_path)
     assert calls == [("last_value", 1)]
 
@@ -248,7 +248,7 @@ def test_other_data_under_the_same_name_are_refused(write, town, tmp_path):
     run_grid(grid, tmp_path / "out")
     copy = tmp_path / town.name
     copy.write_bytes(town.read_bytes())
-    with pytest.raises(InputError, match=r"was run with other settings \(data\)"):
+    with pytest.raises(InputError, match=r"\(data\)"):
         run_grid(grid.replace(data=[copy]), tmp_path / "out")
 
 
@@ -288,7 +288,7 @@ def test_finished_runs_of_other_clients_are_refused(write, town, tmp_path):
     run_grid(grid, tmp_path / "out")
     assert len(run_grid(grid, tmp_path / "out").runs) == 2
     deal(3)
-    with pytest.raises(InputError, match=r"solo.seed-1 was run on other data: .*, or its clients;"):
+    with pytest.raises(InputError, match=r"solo.seed-1 .*data: "):
         run_grid(grid, tmp_path / "out")
 
 
@@ -305,7 +305,7 @@ def test_a_city_is_simulated_once(write, tmp_path, tiny_settings):
     assert cube.stat().st_mtime_ns == before
     assert {p.name for p in cube.parent.iterdir()} == {"small-city.nc", "small-city.json"}
     other = write('["last_value"]', 'services = ["internet"]', settings, city.replace("3", "4"))
-    with pytest.raises(InputError, match=r"small-city.nc is another city; delete it or choose"):
+    with pytest.raises(InputError, match=r"small-city.nc .*delete"):
         run_grid(other, tmp_path)
 
 
@@ -326,5 +326,5 @@ def test_a_folder_named_like_a_benchmark_does_not_hide_it(tmp_path, monkeypatch)
     Path("quick").mkdir()
     assert find_config(Path("quick")) == known
     Path("own").mkdir()
-    with pytest.raises(InputError, match="own: no such file; give one, or a benchmark"):
+    with pytest.raises(InputError, match=r"own: .*benchmark"):
         find_config(Path("own"))

@@ -8,6 +8,7 @@ import tomllib
 import pytest
 import torch
 from click.testing import CliRunner
+from mentions import mentions
 
 from data_prep.base.errors import InputError
 from stforecast.cli.federate import federate_command
@@ -64,12 +65,12 @@ def test_totals_are_written_with_what_they_need_and_said(tmp_path):
 
 
 def test_settings_that_nodes_cannot_have_are_refused(tmp_path):
-    with pytest.raises(InputError, match="no node knows"):
+    with pytest.raises(InputError, match="no node"):
         type_in(
             "--clients", 9, "--out", tmp_path / "app", "--results", tmp_path, "--scale", "global"
         )  # fmt: skip
     for step in ("0h", "soon", "NaT"):
-        with pytest.raises(InputError, match=f"step is '{step}'; give a .*length of time like"):
+        with pytest.raises(InputError, match=f"step is '{step}'"):
             type_in(
                 "--step", step, "--clients", 9, "--out", tmp_path / "app", "--results", tmp_path
             )  # fmt: skip
@@ -79,20 +80,20 @@ def test_settings_that_nodes_cannot_have_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--start", "nan"], "start is nan; it must be 0 or more"),
-        (["--start", "-1"], "start is -1.0; it must be 0 or more"),
-        (["--answer", "0"], "answer is 0.0; it must be positive"),
-        (["--answer", "inf"], "answer is inf; it must be positive"),
-        (["--enough", "-1"], "enough is -1; it must be 0 or more"),
-        (["--strikes", "-1"], "strikes is -1; it must be 0 or more"),
-        (["--min-parties", "0"], "min_parties is 0; it must be positive"),
+        (["--start", "nan"], "start is nan"),
+        (["--start", "-1"], "start is -1.0"),
+        (["--answer", "0"], "answer is 0.0"),
+        (["--answer", "inf"], "answer is inf"),
+        (["--enough", "-1"], "enough is -1"),
+        (["--strikes", "-1"], "strikes is -1"),
+        (["--min-parties", "0"], "min_parties is 0"),
         (
             ["--participation", "0.2"],
-            "participation=0.2 draws 2 of 9 clients in each round, .* fewer min_parties",
+            "participation=0.2 draws 2 of 9 .*min_parties",
         ),
-        (["--min-parties", "10"], "min_parties is 10, but the federation has 9 clients.*"),
+        (["--min-parties", "10"], "min_parties is 10, .*9 "),
         *[
-            ([*words, "--clip", "1", "--noise", "gaussian"], ".*also sends counters.*")
+            ([*words, "--clip", "1", "--noise", "gaussian"], ".*sends counters")
             for words in (
                 ["--method", "fedproto"],
                 ["--model", "graph_wavenet", "--client-is", "all"],
@@ -101,8 +102,9 @@ def test_settings_that_nodes_cannot_have_are_refused(tmp_path):
     ],
 )
 def test_settings_without_sense_are_refused_in_one_line(words, message, tmp_path):
-    with pytest.raises(InputError, match=f"^{message}$"):
+    with pytest.raises(InputError, match=f"^{message}") as refused:
         type_in("--clients", 9, "--out", tmp_path / "app", "--results", tmp_path, *words)
+    assert "\n" not in str(refused.value)
     assert not (tmp_path / "app").exists()
 
 
@@ -166,7 +168,7 @@ def test_the_status_shows_rounds_nodes_and_failures(tmp_path):
 
 
 def test_resume_goes_back_to_a_round_that_is_kept(tmp_path):
-    with pytest.raises(InputError, match="no checkpoint of round 3; there is none, or the run has"):
+    with pytest.raises(InputError, match=r"round 3; .*none"):
         type_in("resume", tmp_path, "--from-round", 3)
     for round in (3, 4):
         state = State(Clients({}, {}, {}, torch.tensor([1])), {}, round, seed=0)
@@ -177,13 +179,13 @@ def test_resume_goes_back_to_a_round_that_is_kept(tmp_path):
 
 
 def test_the_status_of_nothing_is_an_error(tmp_path):
-    with pytest.raises(InputError, match=r"no server.jsonl here; give the results"):
+    with pytest.raises(InputError, match=r"no server.jsonl"):
         type_in("status", tmp_path)
 
 
 def test_a_rule_that_does_the_method_harm_is_refused_before_a_node_is_asked(tmp_path):
     common = ("--clients", 9, "--out", tmp_path / "app", "--results", tmp_path)
-    with pytest.raises(InputError, match=r"robust='clip' cannot protect fedtrees: .* choose drop"):
+    with pytest.raises(InputError, match=r"robust='clip' .*fedtrees: .*drop"):
         type_in("--method", "fedtrees", "--robust", "clip", *common)
     assert not (tmp_path / "app").exists()
 
@@ -193,10 +195,10 @@ def test_secure_aggregation_is_for_methods_whose_server_needs_sums(tmp_path):
     for method, reason in (("fuels", "compares the clients' prototypes"), ("solo", "send nothing")):
         with pytest.raises(InputError, match=rf"{method} .*{reason}"):
             type_in("--method", method, "--secure-aggregation", *common)
-    with pytest.raises(InputError, match="robust='median' compares uploads"):
+    with pytest.raises(InputError, match="robust='median'"):
         type_in("--method", "fedavg", "--secure-aggregation", "--robust", "median", *common)
     assert not (tmp_path / "app").exists()
-    with pytest.raises(InputError, match="share_noise needs clip and noise"):
+    with pytest.raises(InputError, match=r"share_noise .*clip .*noise"):
         type_in("--secure-aggregation", "--share-noise", *common)
     pytest.importorskip("dp_accounting")
     private = ("--share-noise", "--clip", 2, "--noise", "gaussian")
@@ -234,19 +236,19 @@ def test_uploads_are_masked_by_default(words, fewest, tmp_path):
     assert run.secure
     assert run.patience.min_parties == fewest
     assert said.startswith("uploads are added up under masks: the server learns only sums over ")
-    assert f"sums over {fewest} nodes or more; in return there is no --robust" in said
-    assert ("each can compute the other's upload" in said) == (fewest == 2)
+    assert mentions(said, f"{fewest} nodes", "no --robust")
+    assert ("other's upload" in said) == (fewest == 2)
 
 
 @pytest.mark.parametrize(
     ("words", "why", "refused"),
     [
-        (("--plain-uploads",), "sees the mean upload of each node's clients", True),
-        (("--robust", "median"), "--robust median compares uploads", True),
-        (("--bits", 8), "sees each client's upload", True),
-        (("--method", "protoridge"), "its server needs how the prototypes", True),
+        (("--plain-uploads",), "node's clients", True),
+        (("--robust", "median"), "--robust median compares", True),
+        (("--bits", 8), "client's upload", True),
+        (("--method", "protoridge"), "how the prototypes", True),
         (("--method", "fedavg", "--slow-share", 0.2), "leave out --slow-share", False),
-        (("--method", "fuels"), "its server compares the clients' prototypes", False),
+        (("--method", "fuels"), "clients' prototypes", False),
     ],
 )
 def test_what_cannot_be_masked_is_plain_and_its_disclosure_is_said(words, why, refused, tmp_path):
@@ -255,7 +257,7 @@ def test_what_cannot_be_masked_is_plain_and_its_disclosure_is_said(words, why, r
     assert run.patience.min_parties == 1
     assert said.startswith("uploads are plain: the server sees ")
     assert why in said
-    assert ("nodes refuse this run, except those with allow_disclosure" in said) == refused
+    assert (mentions(said, "nodes refuse", "allow_disclosure")) == refused
 
 
 def test_noise_of_which_no_epsilon_could_be_reported_is_refused_before_the_app_is_written(
@@ -280,7 +282,7 @@ def test_a_single_party_has_nobody_to_add_up_with(tmp_path):
 )  # fmt: skip
 def test_two_parties_that_could_compute_each_other_s_readings_have_to_agree(words, tmp_path):
     common = ("--out", tmp_path / "app", "--results", tmp_path)
-    with pytest.raises(InputError, match=r"two parties may .* give allow_disclosure"):
+    with pytest.raises(InputError, match=r"two parties .*allow_disclosure"):
         type_in(*words, *common)
     assert not (tmp_path / "app").exists()
 
@@ -288,7 +290,7 @@ def test_two_parties_that_could_compute_each_other_s_readings_have_to_agree(word
 @pytest.mark.parametrize("words", [("--clients", FEW_CELLS - 1), ("--participation", 0.4)])
 def test_a_sum_over_few_cells_that_gives_each_up_has_to_be_allowed(words, tmp_path):
     common = ("--clients", 2 * FEW_CELLS, "--out", tmp_path / "app", "--results", tmp_path)
-    with pytest.raises(InputError, match=rf"of \d+ cells; from sums over fewer than {FEW_CELLS} "):
+    with pytest.raises(InputError, match=rf"of \d+ cells; .*{FEW_CELLS} "):
         type_in(*common, *words)
     assert not (tmp_path / "app").exists()
     for way_out in (("--allow-disclosure",), ("--method", "fedavg"), ("--client-is", "all")):
@@ -313,7 +315,7 @@ def test_a_finished_federation_is_continued_by_a_new_app(tmp_path):
         tmp_path / "first", "--rounds", 9, "--lr", 0.5, "--service", "net", "--node", "7=0-1",
     )  # fmt: skip
     words = ["update", tmp_path / "app", "--out", tmp_path / "more", "--results", tmp_path / "next"]
-    with pytest.raises(InputError, match="first/last: no state of a finished federation"):
+    with pytest.raises(InputError, match=r"first/last: .*finished"):
         type_in(*words)
     state = State(Clients({}, {}, {}, torch.ones(2)), {"w": torch.ones(1)}, round=9, seed=1)
     written = save_checkpoint(
@@ -335,5 +337,5 @@ def test_a_finished_federation_is_continued_by_a_new_app(tmp_path):
 
 
 def test_a_folder_that_is_no_app_is_refused(tmp_path):
-    with pytest.raises(InputError, match="give the folder that `stforecast federate` wrote"):
+    with pytest.raises(InputError, match="`stforecast federate`"):
         type_in("update", tmp_path, "--out", tmp_path / "a", "--results", tmp_path / "r")

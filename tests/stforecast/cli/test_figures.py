@@ -1,4 +1,5 @@
 import pytest
+from mentions import mentions
 
 from data_prep.base.errors import InputError
 from stforecast.bench.figures import draw_figures, parse_figures
@@ -21,15 +22,15 @@ def test_entries_are_read():
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        (["pie"], "unknown plot 'pie'; choose one of: .*cdf"),
-        ([{"name": "x"}], "has no plot"),
+        (["pie"], "plot 'pie'; .*cdf"),
+        ([{"name": "x"}], "no plot"),
         (
             [{"plot": "cdf", "metrik": "mse"}],
-            "unknown option of cdf 'metrik'; choose one of: cells",
+            "'metrik'; .*cells",
         ),
-        ([{"plot": "cdf", "methods": ["sole"]}], "figure cdf: unknown label 'sole'"),
-        ([{"plot": "cdf", "seeds": "all"}], "an entry of figures has a value of a wrong type"),
-        (["cdf", {"plot": "horizon", "name": "CDF"}], "several figures are called"),
+        ([{"plot": "cdf", "methods": ["sole"]}], "figure cdf: .*'sole'"),
+        ([{"plot": "cdf", "seeds": "all"}], "figures .*type"),
+        (["cdf", {"plot": "horizon", "name": "CDF"}], "several figures"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(entries, message):
@@ -57,7 +58,7 @@ def test_a_benchmark_draws_its_figures_and_goes_on_where_one_fails(write, tmp_pa
     assert set(gallery.undrawn) == {"town-sms-figure-4", "town-internet-figure-4"}
     text = (tmp_path / "table.md").read_text()
     assert "![town-sms-cdf](figures/town-sms-cdf.png)" in text
-    assert "Not drawn:\n\n- town-sms-figure-4: none of these runs has a training loss" in text
+    assert mentions(text, "town-sms-figure-4:", "loss")
 
 
 def test_a_stale_figure_goes_when_it_cannot_be_drawn_anew(make_run, tmp_path):

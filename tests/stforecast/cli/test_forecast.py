@@ -11,6 +11,7 @@ import openpyxl
 import pandas as pd
 import pytest
 import xarray as xr
+from mentions import mentions
 
 from data_prep.base.errors import InputError
 from stforecast.cli.predict import forecast_sentence
@@ -39,11 +40,11 @@ def test_a_table_becomes_a_forecast_a_run_and_a_report(stforecast, town, tmp_pat
     }
     lines = text.splitlines()
     assert lines[0] == f"{tmp_path / 'my.csv'}: assumed"
-    assert "  step       1 hour, as in the data (--resample changes a table's)" in lines
-    assert "  horizon    3 hours, 3 steps (--horizon)" in lines
+    assert mentions(text, "step", "1 hour,", "(--resample")
+    assert mentions(text, "horizon", "3 hours, 3", "(--horizon)")
     assert any(line.startswith("checked on 2013-11-09 12:00 to ") for line in lines)
     assert lines[-1].startswith(f"next: stforecast predict {out / 'run'} --history ")
-    assert "using column 'Timestamp' for the times" in err
+    assert mentions(err, "column 'Timestamp'", "times")
     table = pd.read_csv(out / "forecast.csv")
     assert table.columns.tolist() == ["time", "cell", "value", "lower", "upper"]
     assert (len(table), table["time"].iloc[0]) == (9, "2013-11-11 00:00:00+00:00")
@@ -53,7 +54,7 @@ def test_a_table_becomes_a_forecast_a_run_and_a_report(stforecast, town, tmp_pat
     )
     code, _, err = stforecast(*args)
     assert code == 2
-    assert "already holds a finished run" in err
+    assert "finished run" in err
 
 
 def test_folds_and_json_say_how_far_to_trust_it(stforecast, town, tmp_path):
@@ -78,17 +79,17 @@ def test_a_cube_is_used_as_it_is(stforecast, town, tmp_path):
     assert (config.data.split, config.window.horizon) == ("days:6,2,2", 3)
     code, _, err = stforecast(*args, "--resample", "2h", "--agg", "sum", "--out", tmp_path / "b")
     assert code == 2
-    assert "is a cube, for which there is no --resample" in err
+    assert "no --resample" in err
 
 
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["nowhere.csv"], "nowhere.csv: no table or cube here"),
-        (["nowhere.nc"], "nowhere.nc: no table or cube here"),
-        (["TOWN", "--service", "smss"], "did you mean 'sms'?"),
-        (["TOWN", "--method", "rigde"], "did you mean 'ridge'?"),
-        (["TOWN", "--horizon", "0"], "horizon is 0; forecast at least 1 step"),
+        (["nowhere.csv"], "nowhere.csv: no table"),
+        (["nowhere.nc"], "nowhere.nc: no table"),
+        (["TOWN", "--service", "smss"], "mean 'sms'?"),
+        (["TOWN", "--method", "rigde"], "mean 'ridge'?"),
+        (["TOWN", "--horizon", "0"], "horizon is 0"),
     ],
 )
 def test_mistakes_are_named(stforecast, town, tmp_path, args, message):
@@ -106,7 +107,7 @@ def test_a_period_is_advised_as_this_command_takes_it(stforecast, tmp_path):
     words += ["--method", "ridge", "--out", tmp_path / "out"]
     code, _, err = stforecast(*words)
     assert code == 2
-    assert "--period 52 for a year of weeks, which this command takes as --set period=52" in err
+    assert mentions(err, "--period 52", "--set period=52")
     assert not stforecast(*words, "--set", "period=52")[0]
 
 
@@ -351,7 +352,7 @@ def test_bounds_that_end_before_the_forecast_are_said():
     interval = Interval(table.where(table < 2), table.where(table < 2) + 20_000)
     interval.upper.attrs["coverage"] = interval.lower.attrs["coverage"] = 0.9
     text = forecast_sentence(Path("f.csv"), table, interval)
-    assert "for the first 1 step from 1 to 20,001, mean width 20,000" in text
+    assert mentions(text, "1 step", "1 to 20,001,", "20,000")
 
 
 def test_a_missing_library_of_workbooks_is_named_before_training(
@@ -390,7 +391,7 @@ def test_a_forecast_is_explained_at_a_time(stforecast, town, tmp_path):
     code, text, _ = stforecast(*asked)
     assert code == 0
     assert text.startswith(f"cell {cell}: ")
-    assert "usual at this time of the week" in text
+    assert "usual at" in text
     code, _, err = stforecast(*asked, "--time", "2001-01-01T00:00")
     assert code == 2
-    assert "expected a time of the forecast" in err
+    assert "a time of" in err

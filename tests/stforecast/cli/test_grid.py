@@ -28,7 +28,7 @@ def test_rows_of_another_table_and_the_reference_are_named(write):
     grid = write(methods, 'reference = "solo"')
     assert [entry.table for entry in grid.entries] == ["", "Ablations"]
     assert grid.reference == "solo"
-    with pytest.raises(InputError, match="unknown reference 'fuels'; choose one of: seas"):
+    with pytest.raises(InputError, match=r"'fuels'; .*: seas"):
         write(methods, 'reference = "fuels"')
     assert write(methods, 'reference = "seasonal naive"').reference == "seasonal naive"
 
@@ -52,7 +52,7 @@ def test_a_preset_replaces_keys_and_adds_settings(tmp_path):
     assert [entry.label for entry in grid.entries] == ["solo"]
     assert grid.settings == {"rounds": 2, "split": "fuels"}
     assert "--preset main" in grid.repeat(tmp_path / "out")
-    with pytest.raises(InputError, match="unknown preset 'tiny'; choose one of: main"):
+    with pytest.raises(InputError, match=r"preset 'tiny'; .*main"):
         load_grid(path, "tiny")
 
 
@@ -99,51 +99,51 @@ def test_published_numbers_and_figures_are_read(write):
     ("text", "message"),
     [
         ('data = ["a.nc"\n', "is not TOML"),
-        ('dat = ["a.nc"]', "unknown key 'dat'; choose one of: backtest, data, figures"),
-        ('methods = ["solo"]', "no key 'data'; give a list of paths"),
-        ('data = ["a.nc"]', "no key 'methods'; give a list of names"),
-        ('data = ["a.nc"]\nmethods = []', "methods is empty; give at least one"),
-        ('data = "a.nc"\nmethods = ["solo"]', "data is 'a.nc'; it must be a list of paths"),
-        ('data = [{ cels = 3 }]\nmethods = ["solo"]', "data is .*'cels': 3.*; it must be"),
-        ('data = ["a.nc"]\nmethods = ["solo"]\nseeds = 3', "seeds is 3; it must be a list of wh"),
-        ('data = ["a.nc"]\nmethods = ["solo"]\nseeds = ["x"]', "seeds is .*; it must be"),
-        ('data = ["a.nc"]\nmethods = ["solo"]\nseeds = [true]', "seeds is .*; it must be"),
-        ('data = [{ cells = true }]\nmethods = ["solo"]', "data is .*; it must be"),
+        ('dat = ["a.nc"]', "'dat'; .*: backtest, data, figures"),
+        ('methods = ["solo"]', "key 'data'.*paths"),
+        ('data = ["a.nc"]', "key 'methods'"),
+        ('data = ["a.nc"]\nmethods = []', "methods is empty"),
+        ('data = "a.nc"\nmethods = ["solo"]', "data is 'a.nc'"),
+        ('data = [{ cels = 3 }]\nmethods = ["solo"]', "data is .*'cels': 3"),
+        ('data = ["a.nc"]\nmethods = ["solo"]\nseeds = 3', "seeds is 3"),
+        ('data = ["a.nc"]\nmethods = ["solo"]\nseeds = ["x"]', "seeds is .*x"),
+        ('data = ["a.nc"]\nmethods = ["solo"]\nseeds = [true]', "seeds is .*True"),
+        ('data = [{ cells = true }]\nmethods = ["solo"]', "data is"),
         (
             'data = ["a.nc"]\nmethods = ["solo"]\nsettings = { lr = true }',
-            "lr is true; give a value, since it is not a switch",
+            "lr is true",
         ),
         (
             'data = ["a.nc"]\nmethods = ["solo"]\n[published]\nsource = "x"\nmse.a.solo = true',
-            "published.mse must hold, by service, a number by label",
+            "published.mse .*service",
         ),
-        ('data = ["a.nc"]\nmethods = ["solo"]\nservices = "a"', "services is 'a'; it must be"),
-        ('data = ["a.nc"]\nmethods = ["solo"]\nsettings = 3', "settings is 3; it must be a table"),
-        ('data = ["a.nc"]\nmethods = [3]', r"methods is \[3\]; it must be a list of names"),
+        ('data = ["a.nc"]\nmethods = ["solo"]\nservices = "a"', "services is 'a'"),
+        ('data = ["a.nc"]\nmethods = ["solo"]\nsettings = 3', "settings is 3"),
+        ('data = ["a.nc"]\nmethods = [3]', r"methods is \[3\]"),
         (
             'data = ["a.nc"]\nmethods = [{ method = "solo", seeds = [] }]',
-            "solo: seeds is empty; give at least one entry",
+            "solo: seeds .*empty",
         ),
         (
             'data = ["a.nc"]\nmethods = [{ method = "solo", seeds = 2 }]',
-            "solo: seeds is 2; it must be a list of whole numbers",
+            "solo: seeds .*2; ",
         ),
         (
             'data = ["a.nc"]\nmethods = [{ method = "solo", label = "x", seeds = [-1] }]',
-            "x: seeds has -1; give whole numbers from 0 to",
+            "x: seeds .*-1; ",
         ),
         (
             'data = ["a.nc"]\nmethods = [{ method = "solo", seed = 2 }]',
-            r"solo has a seed; give seeds = \[2\]",
+            r"solo .*seeds = \[2\]",
         ),
         (
             'data = ["a.nc"]\nmethods = ["solo"]\nsettings = { seed = 2 }',
-            r"seed cannot be set for all rows; give seeds = \[1, 2\] in the file, or seed",
+            r"seed .*seeds = \[1, 2\] ",
         ),
-        ('data = ["a.nc"]\nmethods = [{ label = "x" }]', "names no method: {'label': 'x'}"),
-        ('data = ["a.nc"]\nmethods = ["sole"]', "unknown method 'sole'; choose one of"),
-        ('data = ["a.nc"]\nmethods = [{ method = "fuels", taau = 1 }]', "'taau'; did you mean tau"),
-        ('data = ["a.nc"]\nmethods = ["solo"]\n[settings]\nrounds = 0', "rounds is 0; it must be"),
+        ('data = ["a.nc"]\nmethods = [{ label = "x" }]', "no method: {'label': 'x'}"),
+        ('data = ["a.nc"]\nmethods = ["sole"]', "method 'sole'"),
+        ('data = ["a.nc"]\nmethods = [{ method = "fuels", taau = 1 }]', "'taau'.*tau"),
+        ('data = ["a.nc"]\nmethods = ["solo"]\n[settings]\nrounds = 0', "rounds is 0"),
     ],
 )
 def test_a_mistake_is_named_with_the_file(tmp_path, text, message):
@@ -154,7 +154,7 @@ def test_a_mistake_is_named_with_the_file(tmp_path, text, message):
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"b.toml: cannot be read \(No such file"):
+    with pytest.raises(InputError, match=r"b.toml: .*\(No such"):
         load_grid(tmp_path / "b.toml")
 
 
@@ -167,7 +167,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
     ],
 )
 def test_labels_that_would_share_a_folder_are_refused(write, methods):
-    with pytest.raises(InputError, match=r"several methods are called '.*'; give each its own"):
+    with pytest.raises(InputError, match=r"called '.*'"):
         write(methods)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from mentions import mentions
 
 from data_prep.base.errors import InputError
 from data_prep.cube import make_cube, write_cube
@@ -171,7 +172,7 @@ def test_a_table_that_is_read_again_has_each_notice_once(tmp_path, capsys):
     assert not done.value.code
     out, err = capsys.readouterr()
     assert out.count("units v (mph): mile/hour") == 1
-    assert re.search("^ +! 1 of 4 time steps have no row.*; left as NaN$", out, re.M)
+    assert re.search(r"1 of 4 .*row.*NaN$", out, re.M)
     assert "units" not in err
 
 
@@ -180,7 +181,7 @@ def test_a_page_has_the_facts_and_a_picture_of_each_service(cube, tmp_path, caps
     with pytest.raises(SystemExit) as done:
         main(["info", str(cube), "--page", str(page)])
     assert not done.value.code
-    assert f"{page}: open it in a browser" in capsys.readouterr().out
+    assert f"{page}: open" in capsys.readouterr().out
     text = page.read_text()
     assert re.findall("<h2>(.*)</h2>", text) == ["speed"]
     assert text.count('src="data:image/png;base64,') == 1
@@ -189,7 +190,7 @@ def test_a_page_has_the_facts_and_a_picture_of_each_service(cube, tmp_path, caps
     table = tmp_path / "a.csv"
     names = "time,<b>,c\n"
     table.write_text(names + "".join(f"{t},{i},2\n" for i, t in enumerate(HOURS)))
-    with pytest.raises(InputError, match=r"which has no page; give .* or leave out page"):
+    with pytest.raises(InputError, match=r"no page; .*out page"):
         describe_on_page(table, page)
     table.write_text(table.read_text().replace("<b>,c", "<b> (GB),c (%)"))
     describe_on_page(table, page)
@@ -208,11 +209,11 @@ def test_raw_records_are_described_by_their_names(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "layout", "data_set", "said"),
     [
-        ({"df/block0_values": 207, "df/axis0": 1}, "pandas", "metr-la", "metr-la, by the number"),
-        ({"speed/block0_values": 325}, "pandas", "pems-bay", "another set may have as many"),
-        ({"df/block0_values": 3}, "pandas", None, "not known; metr-la, pems-bay, largest are"),
-        ({"idx": 3, "cell": 3}, "fedda", "fedda-h5", "layout of FedDA's files"),
-        ({"x": 3}, None, None, "no known layout"),
+        ({"df/block0_values": 207, "df/axis0": 1}, "pandas", "metr-la", "metr-la, by"),
+        ({"speed/block0_values": 325}, "pandas", "pems-bay", "another set"),
+        ({"df/block0_values": 3}, "pandas", None, "metr-la, pems-bay, largest"),
+        ({"idx": 3, "cell": 3}, "fedda", "fedda-h5", "layout of FedDA"),
+        ({"x": 3}, None, None, "known layout"),
     ],
 )
 def test_arrays_are_recognised_by_their_layout(tmp_path, arrays, layout, data_set, said):
@@ -245,7 +246,7 @@ def test_a_run_and_a_folder_of_runs(town, tmp_path):
     assert found.kind == "finished run"
     assert found.about["errors"]["mae"] == finished.score("mae")
     assert found.about["parts"]["test"]["first"].startswith("2013-11-09")
-    assert "  method     mine: ridge, seed 1" in found.text
+    assert mentions(found.text, "mine: ridge,", "seed 1")
     rows = describe(tmp_path / "runs").about["runs"]
     assert [(row["run"], row["mae"]) for row in rows] == [("r", finished.score("mae"))]
 
@@ -292,17 +293,17 @@ def test_a_model_is_described_without_its_arrays(town, tmp_path):
         f"stforecast predict {folder} --history NEWER.nc --events EVENTS.csv --out forecast.csv"
     )
     (folder / "forecaster.json").write_text('{"format": 1, "settings": {"method": "ridge"}}')
-    with pytest.raises(InputError, match="no 'service' in the saved model"):
+    with pytest.raises(InputError, match=r"'service' .*model"):
         describe(folder)
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("toz.nc", r"no such file or folder; correct the path \(did you mean 'toy.nc'\?\)"),
-        ("none/toy.nc", "the folder .*none does not exist either"),
-        ("a.png", "unknown kind of file; give a cube"),
-        ("empty", "a folder without runs, models or raw records"),
+        ("toz.nc", "no such .*'toy.nc'"),
+        ("none/toy.nc", "folder .*none .*exist"),
+        ("a.png", "kind .*cube"),
+        ("empty", "without runs"),
     ],
 )
 def test_anything_else_is_refused(cube, name, message):

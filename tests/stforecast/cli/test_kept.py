@@ -102,7 +102,7 @@ def test_one_row_made_again_gives_the_file_of_all(made, calls):
 def test_a_row_of_other_settings_changes_only_its_numbers(made, grid_of):
     _, out, other = made
     changed = grid_of(alpha=100.0)
-    with pytest.raises(InputError, match=r"was run with other settings \(alpha\)"):
+    with pytest.raises(InputError, match=r"\(alpha\)"):
         run_grid(changed.replace(rows=["solo"]), other)
     run_grid(changed.replace(rows=["ridge"]), other)
     ours, theirs = (without_seconds(parts_of(folder)) for folder in (other, out))
@@ -131,9 +131,9 @@ def test_kept_runs_say_what_is_gone(made):
     with tarfile.open(other / ARCHIVE) as archive:
         archive.extractall(other, filter="data")
     runs = ForecastRun.find([other])
-    with pytest.raises(InputError, match="only sums of its errors are kept; run its row"):
+    with pytest.raises(InputError, match="only sums"):
         runs[0].forecasts()
-    with pytest.raises(InputError, match="its sums are of mse, not mase"):
+    with pytest.raises(InputError, match=r"sums .*mse, .*mase"):
         compare_forecasts(runs, "mase", None)
     mixed = ForecastRun.find([out / "runs" / "town" / "internet" / "ridge"]) + [
         run for run in runs if run.label != "ridge"
@@ -146,12 +146,12 @@ def test_kept_runs_say_what_is_gone(made):
     assert all((found[name].total == whole[name].total).all() for name in whole)
     sums = sums_of(runs[0])
     sums.assign_coords(cell=[1, 2, 3]).to_netcdf(runs[0].folder / "sums.nc", engine="h5netcdf")
-    with pytest.raises(InputError, match="tested on other cells"):
+    with pytest.raises(InputError, match="other cells"):
         read_errors([Row(group) for group in group_runs(runs)], "mse")
 
 
 def test_a_damaged_archive_is_named(made):
     grid, _, other = made
     (other / ARCHIVE).write_bytes(b"none")
-    with pytest.raises(InputError, match=r"kept\.tar\.xz: cannot be read as an archive of runs"):
+    with pytest.raises(InputError, match=r"kept\.tar\.xz: .*archive"):
         run_grid(grid, other)

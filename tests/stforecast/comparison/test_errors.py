@@ -66,7 +66,7 @@ def test_seasonal_naive_is_a_model_of_every_run(cube, tiny):
 
 def test_mistakes_are_one_line(fitted):
     _, ds = fitted
-    with pytest.raises(InputError, match=r"selection 'first'; .*: best, best"):
+    with pytest.raises(InputError, match=r"'first'; .*: best, best"):
         model_errors(ds, "mse", "first")
     with pytest.raises(InputError, match="unknown metric 'mze'"):
         model_errors(ds, "raw_mze")

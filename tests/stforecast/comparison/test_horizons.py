@@ -78,14 +78,14 @@ def test_published_errors_have_rows_of_their_own(ridge):
     _, row = table(text, "Errors by time ahead")
     assert (row["method"], row["MAE, 1 h"], row["MAE, 2 h"]) == ("DCRNN*", "2.77", "-")
     assert row["MAE, mean of 4"] == "3.03"
-    assert r"\* printed in a paper: the same data" in text
+    assert "\\* printed" in text
 
 
 @pytest.mark.parametrize(
     ("horizons", "message"),
     [
-        ({"sms": {"DCRNN": {"15": "low"}}}, "by service and label, numbers by minutes"),
-        ({"call": {"DCRNN": {"15": 2.7}}}, "unknown service 'call'; choose one of: sms"),
+        ({"sms": {"DCRNN": {"15": "low"}}}, "label.*minutes"),
+        ({"call": {"DCRNN": {"15": 2.7}}}, "service 'call'; .*sms"),
     ],
 )
 def test_published_errors_that_do_not_fit_are_refused(horizons, message):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from mentions import mentions
 
 from data_prep.base.errors import InputError
 from stforecast.bench.run_groups import group_runs
@@ -75,8 +76,8 @@ def test_few_days_are_too_few_for_many_comparisons(board, n_others, smallest):
     assert found.lines[1].smallest_p == pytest.approx(smallest)
     assert np.nanmin([line.p_value for line in found.lines]) == pytest.approx(smallest)
     said = "\n".join(claims(found))
-    assert ("too few days were tested for any difference" in said) == (smallest > 0.05)
-    assert ("p-value of 6 test days, corrected for 2 comparisons" in said) == (smallest > 0.05)
+    assert ("few days" in said) == (smallest > 0.05)
+    assert (mentions(said, "6 test", "2 comparisons")) == (smallest > 0.05)
 
 
 def test_ablations_are_corrected_by_themselves(board):
@@ -86,21 +87,21 @@ def test_ablations_are_corrected_by_themselves(board):
     assert p_values[1:] == pytest.approx([2 / 64, 4 / 64, 4 / 64])
     told, said = claims(found)
     assert told.startswith("On milan, **a** has a lower error than b (")
-    assert "between **a** and the others to be significant: a, w/o x (" in said
-    assert "corrected for 2 comparisons, is 0.062" in said
-    assert any("Holm's correction counts the main methods" in line for line in legend([found]))
+    assert mentions(said, "**a**", ": a, w/o x (")
+    assert mentions(said, "2 comparisons,", "0.062")
+    assert any("Holm's" in line for line in legend([found]))
 
 
 @pytest.mark.repeats
 def test_clear_differences_on_few_days_are_not_called_none(board):
     """The intervals exclude 0, but no test of so few days can agree."""
     (said,) = claims(board({"a": 1.0, "b": 2.0, "c": 3.0}, n_days=3))
-    assert "between **a** and the others" in said
+    assert "**a** and" in said
     assert "b (-75.0 % [-75.0, -75.0]); c (-88.9 % [-88.9, -88.9])." in said
 
 
 def test_signed_errors_cannot_be_compared(board):
-    with pytest.raises(InputError, match="raw_bias may be negative"):
+    with pytest.raises(InputError, match=r"raw_bias .*negative"):
         board({"a": 1.0, "b": -2.0}, metric="raw_bias")
 
 

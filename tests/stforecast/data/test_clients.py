@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from mentions import mentions
 
 from data_prep.base.errors import InputError
 from stforecast.data.clients import Partition, one_per_cell, partition_cells
@@ -64,7 +65,7 @@ def test_a_file_is_read_whatever_the_order_of_its_lines(town, tmp_path):
     [
         (["11,A", "22,A"], r"no line for 1 cell of a small town: 33"),
         (["11,A", "22,A", "33,B", "44,B"], r"1 cell that a small town does not have: 44"),
-        (["11,A", "22,A", "33,B", "11,B"], r"cell 11 has two lines"),
+        (["11,A", "22,A", "33,B", "11,B"], r"more than one line of cell 11; keep one"),
         (["11,A", "22,", "33,B"], r"cell 22 has no client"),
     ],
 )
@@ -75,9 +76,9 @@ def test_a_file_that_does_not_fit_the_cells_is_refused(town, tmp_path, lines, me
 
 def test_a_file_without_the_columns_or_of_another_kind_is_refused(town, tmp_path):
     (tmp_path / "a.csv").write_text("cell,owner\n11,A\n")
-    with pytest.raises(InputError, match=r"no column 'client', found cell, owner; give a CSV"):
+    with pytest.raises(InputError, match=r"'client', .*cell, owner; .*CSV"):
         divided(town, str(tmp_path / "a.csv"))
-    with pytest.raises(InputError, match="no file of clients here"):
+    with pytest.raises(InputError, match="no file"):
         divided(town, str(tmp_path / "nowhere.csv"))
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(InputError, match="found a folder"):
@@ -86,36 +87,36 @@ def test_a_file_without_the_columns_or_of_another_kind_is_refused(town, tmp_path
 
 @pytest.mark.parametrize("text", ["", "kmeans", "kmeans:0", "kmeans:x", "grid:4", "grid:0x3"])
 def test_a_text_of_no_known_form_is_refused_before_data_are_read(text):
-    with pytest.raises(InputError, match="give cell, all, a file"):
+    with pytest.raises(InputError, match="cell, all, "):
         resolve("fedavg", clients=text)
 
 
 def test_a_column_must_exist_and_have_a_value_for_each_cell(town):
-    with pytest.raises(InputError, match=r"not a column of a small town.*did you mean 'operator'"):
+    with pytest.raises(InputError, match=r"column of .*'operator'"):
         divided(town, "operators")
     town["operator"].values[1] = ""
-    with pytest.raises(InputError, match="cell 22 has no client"):
+    with pytest.raises(InputError, match=r"22 has no client"):
         divided(town, "operator")
 
 
 @pytest.mark.parametrize("text", ["kmeans:2", "grid:2x2"])
 def test_places_are_needed_for_districts_and_tiles(town, text):
-    with pytest.raises(InputError, match=r"no locations.*a file of clients"):
+    with pytest.raises(InputError, match="no locations"):
         divided(town.drop_vars(["lon", "lat"]), text)
     town["lon"].values[1] = np.nan
-    with pytest.raises(InputError, match="cell 22 has no location"):
+    with pytest.raises(InputError, match=r"cell 22.*location"):
         divided(town, text)
 
 
 def test_more_districts_than_places_are_refused(town):
-    with pytest.raises(InputError, match=r"kmeans:4.*cells at 3 places"):
+    with pytest.raises(InputError, match=r"kmeans:4.*3 places"):
         divided(town, "kmeans:4")
 
 
 def test_empty_tiles_are_left_out_and_said(town, caplog):
     with caplog.at_level(logging.INFO):
         assert len(divided(town, "grid:2x3")) == 2
-    assert "4 of 6 tiles have no cell and are left out, so there are 2 clients" in caplog.text
+    assert mentions(caplog.text, "4 of 6 tiles", "2 clients")
 
 
 def test_columns_follow_the_cells_that_are_selected(town):

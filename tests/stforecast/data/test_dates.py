@@ -89,30 +89,30 @@ def test_an_hour_that_is_skipped_is_the_step_after_it(boundary):
 @pytest.mark.parametrize(
     ("dates", "message"),
     [
-        ("2013-11-21", "expected the first times of validation and test, like .*FROM/TO"),
-        ("", "expected the first times"),
-        ("2013-11-21,2013-11-26,2013-11-29", "expected the first times"),
-        ("2013-11-01/2013-11-21,2013-11-26", "expected the first times"),
-        ("2013-11-01/2013-11-21", "expected the first times"),
-        ("2013-11-31,2013-12-26", "'2013-11-31' is not a date; write it like 2013-11-21"),
-        ("21.11.2013,26.11.2013", "'21.11.2013' is not a date"),
-        ("2013-11-21,now", "'now' is not a date"),
-        ("2013-11-01/P14D,2013-11-22/2013-11-29", "'P14D' is not a date"),
-        ("2013-11-21T00:00+01:00,2013-11-26", "has a time zone; give the local time"),
-        ("2013-11-21T00:00Z,2013-11-26", "has a time zone"),
-        ("2013-11-26,2013-11-21", "the validation part ends at 2013-11-21 .*not after it begins"),
-        ("2013-11-26,2013-11-26", "the validation part ends at 2013-11-26"),
+        ("2013-11-21", "first times .*FROM/TO"),
+        ("", "first times"),
+        ("2013-11-21,2013-11-26,2013-11-29", "first times"),
+        ("2013-11-01/2013-11-21,2013-11-26", "first times"),
+        ("2013-11-01/2013-11-21", "first times"),
+        ("2013-11-31,2013-12-26", "'2013-11-31' .* 2013-11-21"),
+        ("21.11.2013,26.11.2013", "'21.11.2013' .*date"),
+        ("2013-11-21,now", "'now'.*date"),
+        ("2013-11-01/P14D,2013-11-22/2013-11-29", "'P14D'.*date"),
+        ("2013-11-21T00:00+01:00,2013-11-26", "time zone"),
+        ("2013-11-21T00:00Z,2013-11-26", "time zone"),
+        ("2013-11-26,2013-11-21", "validation .*2013-11-21 .*after"),
+        ("2013-11-26,2013-11-26", "validation part .*2013-11-26"),
         (
             "2013-11-15/2013-11-01,2013-11-22/2013-11-29",
-            "the training part ends at 2013-11-01 00:00:00, not after it begins",
+            "training .*2013-11-01 00:00:00, .*after",
         ),
         (
             "2013-11-01/2013-11-15,2013-11-14/2013-11-29",
-            "the test part begins at 2013-11-14 00:00:00, before the training part ends",
+            "test .*2013-11-14 00:00:00, .*training part",
         ),
         (
             "2013-11-01/2013-11-15,2013-11-15/2013-11-20,2013-11-19/2013-11-29",
-            "the test part begins at 2013-11-19 00:00:00, before the validation part ends",
+            "test .*2013-11-19 00:00:00, .*validation part",
         ),
     ],
 )
@@ -147,5 +147,5 @@ def test_dates_outside_of_the_data_are_refused(dates, date):
     ],
 )
 def test_a_part_without_a_window_is_named(dates, part):
-    with pytest.raises(InputError, match=f"the {part} part has no window .each needs 72 steps"):
+    with pytest.raises(InputError, match=rf"{part} part .*window .* 72 "):
         split(f"dates:{dates}")

@@ -5,6 +5,7 @@ import logging
 import numpy as np
 import pandas as pd
 import pytest
+from mentions import mentions
 
 from data_prep.base.errors import InputError
 from data_prep.cube import make_cube
@@ -181,9 +182,7 @@ def test_a_saved_model_names_its_kinds_and_needs_their_table_again(method, town,
     series = loaded.read(town, matches)
     pd.testing.assert_frame_equal(loaded.predict(series, 3), forecast)
     assert not loaded.find_leaks(series)
-    with pytest.raises(
-        InputError, match=r"reads events \(match\).*a table with its header alone"
-    ) as e:
+    with pytest.raises(InputError, match=r"\(match\).*header") as e:
         loaded.predict(town)
     assert "\n" not in str(e.value)
     none = written(tmp_path / "none.csv", HEAD)
@@ -198,7 +197,7 @@ def test_a_table_that_has_ended_is_said(town, matches, tmp_path, caplog):
     old = written(tmp_path / "old.csv", HEAD, "match,2013-11-02 20:00,2013-11-02 21:30,11")
     with caplog.at_level(logging.WARNING):
         forecaster.predict(town, events=old)
-    assert "end before the forecast begins at 2013-11-11 01:00:00 local time" in caplog.text
+    assert mentions(caplog.text, "before", "2013-11-11 01:00:00 local")
 
 
 def test_new_cells_read_their_events(town, matches):
@@ -216,20 +215,20 @@ def test_new_cells_read_their_events(town, matches):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["name,start,end", "a,2013-11-01,2013-11-02"], r"no column 'kind', found name, start"),
-        (["kind,begin", "a,2013-11-01"], r"no column 'start', found kind, begin; give a CSV"),
+        (["name,start,end", "a,2013-11-01,2013-11-02"], "column 'kind', .*name, start"),
+        (["kind,begin", "a,2013-11-01"], "column 'start', .*kind, begin"),
         (["kind,start", "a,2013-11-01"], r"no column 'end'"),
-        ([HEAD], "no event in it"),
-        ([HEAD, ",2013-11-02,2013-11-03,"], r"line 2: the kind is ''"),
-        ([HEAD, '"a, b",2013-11-02,2013-11-03,'], r"line 2: the kind is 'a, b'.*without commas"),
-        ([HEAD, "a,2013-11-02,2013-11-03,", "a,02/11/2013,2013-11-03,"], r"line 3: cannot read ti"),
-        ([HEAD, "a,2013-11-02 20:00,2013-11-02 20:00,"], r"line 2: the event ends at .*not after"),
-        ([HEAD, "a,2013-11-03,2013-11-02,"], r"line 2: the event ends at 2013-11-02, not after"),
-        ([HEAD, "a,2013-11-02,2013-11-03,11;44"], r"line 2: cell 44, which a town does not have"),
-        (["kind,date", "a,2013-11-02 20:00"], r"line 2: the date is .* write events of hours with"),
-        (["kind,date,start", "a,2013-11-02,20:00"], r"columns 'date' and 'start'; write times wi"),
-        (["kind,date", "a,2014-11-02"], r"no 'a' in the training part of a town, 2013-11-02"),
-        (["kind,date", "b,2013-11-02", "a,2013-11-09"], r"no 'a' in the training part"),
+        ([HEAD], "no event in"),
+        ([HEAD, ",2013-11-02,2013-11-03,"], "line 2: .*kind .*''"),
+        ([HEAD, '"a, b",2013-11-02,2013-11-03,'], "line 2: .*'a, b'.*commas"),
+        ([HEAD, "a,2013-11-02,2013-11-03,", "a,02/11/2013,2013-11-03,"], "line 3: .*ti"),
+        ([HEAD, "a,2013-11-02 20:00,2013-11-02 20:00,"], "line 2: .*ends "),
+        ([HEAD, "a,2013-11-03,2013-11-02,"], "line 2: .*ends .*2013-11-02, "),
+        ([HEAD, "a,2013-11-02,2013-11-03,11;44"], "line 2: cell 44"),
+        (["kind,date", "a,2013-11-02 20:00"], "line 2: .*date "),
+        (["kind,date,start", "a,2013-11-02,20:00"], "columns 'date' and 'start'"),
+        (["kind,date", "a,2014-11-02"], "'a' .*training .*2013-11-02"),
+        (["kind,date", "b,2013-11-02", "a,2013-11-09"], "'a' .*training"),
     ],
 )  # fmt: skip
 def test_a_table_that_cannot_be_used_is_refused_in_one_line(lines, message, town, tmp_path):
@@ -241,13 +240,13 @@ def test_a_table_that_cannot_be_used_is_refused_in_one_line(lines, message, town
 
 @pytest.mark.parametrize("text", ["nowhere.csv", "match"])
 def test_what_is_no_table_is_refused(text, town):
-    with pytest.raises(InputError, match="no table of events here"):
+    with pytest.raises(InputError, match=r"no table .*here"):
         Forecaster("ridge", **read_by("ridge", SETTINGS), events=text).fit(town)
 
 
 def test_times_with_an_offset_need_the_zone_of_the_data(town, tmp_path):
     path = written(tmp_path / "e.csv", HEAD, "a,2013-11-02T20:00Z,2013-11-02T21:00Z,")
-    with pytest.raises(InputError, match=r"line 2: .* has an offset, but the times of"):
+    with pytest.raises(InputError, match=r"line 2.*offset"):
         Forecaster("ridge", **read_by("ridge", SETTINGS), events=str(path)).fit(
             town.assign_attrs(clock="local")
         )
@@ -256,15 +255,15 @@ def test_times_with_an_offset_need_the_zone_of_the_data(town, tmp_path):
 def test_other_kinds_and_models_without_events_are_refused(town, matches, tmp_path):
     fitted = Forecaster("ridge", **read_by("ridge", SETTINGS), events=str(matches)).fit(town)
     other = written(tmp_path / "o.csv", HEAD, "concert,2013-11-11 20:00,2013-11-11 21:00,")
-    with pytest.raises(InputError, match=r"line 2: unknown kind of event 'concert'.* match"):
+    with pytest.raises(InputError, match=r"line 2: .*kind .*'concert'.* match"):
         fitted.predict(town, events=other)
-    with pytest.raises(InputError, match="of the kinds match, but the history was read with con"):
+    with pytest.raises(InputError, match=r"kinds match, .*con"):
         fitted.predict(as_series(town).with_events(other))
-    with pytest.raises(InputError, match="reads no events; leave out events"):
+    with pytest.raises(InputError, match="no events; "):
         Forecaster("ridge", **read_by("ridge", SETTINGS)).fit(town).predict(town, events=matches)
-    with pytest.raises(InputError, match=r"seasonal_day reads no .* or events"):
+    with pytest.raises(InputError, match=r"seasonal_day .*events"):
         Forecaster("seasonal_day", split="days:7,1,2", events=str(matches)).fit(town)
-    with pytest.raises(InputError, match="nodes read no table of events"):
+    with pytest.raises(InputError, match=r"nodes .*events"):
         check_config(resolve("fedavg", model="linear", target="level", events=str(matches)))
 
 

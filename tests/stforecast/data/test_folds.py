@@ -67,12 +67,12 @@ def test_a_step_need_not_divide_a_day():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"test": "7"}, "test is '7'; give a time like 7d, 24h or 30min"),
-        ({"gap": "a week"}, "gap is 'a week'; give a time"),
-        ({"validation": "-1d"}, "validation is '-1d'; give a time"),
-        ({"test": "0d"}, "test is '0d'; it must be longer than 0"),
-        ({"train": "00h"}, "train is '00h'; it must be longer than 0"),
-        ({"folds": 0}, "folds is 0; it must be positive"),
+        ({"test": "7"}, "test is '7'; .*7d, 24h .*30min"),
+        ({"gap": "a week"}, "gap is 'a week'"),
+        ({"validation": "-1d"}, "validation is '-1d'"),
+        ({"test": "0d"}, "test is '0d'"),
+        ({"train": "00h"}, "train is '00h'"),
+        ({"folds": 0}, "folds is 0"),
     ],
 )
 def test_options_that_are_no_lengths_are_refused(options, message):
@@ -83,23 +83,22 @@ def test_options_that_are_no_lengths_are_refused(options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"test": "90min"}, "test is 90min, not a whole number of steps of 1 hour"),
-        ({"gap": "1min"}, "gap is 1min, not a whole number of steps"),
-        ({"folds": 1000}, "30 % of 1488 steps cannot be divided into 1000 test spans"),
+        ({"test": "90min"}, "test is 90min, .*1 hour"),
+        ({"gap": "1min"}, "gap is 1min"),
+        ({"folds": 1000}, "30 % of 1488 .*1000 "),
         (
             {"horizon": 6, "test": "5h"},
-            "horizon of 6 hours is longer than the test span of 5 hours",
+            "6 hours .*test .*5 hours",
         ),
-        ({"horizon": 6, "validation": "3h"}, "longer than the validation span of 3 hours"),
-        ({"horizon": 25, "train": "1d"}, "25 hours is longer than the train span of 1 day"),
+        ({"horizon": 6, "validation": "3h"}, "validation .*3 hours"),
+        ({"horizon": 25, "train": "1d"}, "25 hours .*train .*1 day"),
         (
             {"folds": 9, "test": "7d", "train": "1d"},
-            r"9 folds \(test 7 days, validation 7 days, gap 0 days, train 1 day\) need 71 days, "
-            "the data have 62; at most 7 folds or test spans of at most 6 days would fit",
+            r"9 folds \(.* 7 .* 7 .* 0 .* 1 .* 71 .* 62; .*7 folds .* 6 ",
         ),
-        ({"train": "60d"}, "need 84 days, the data have 62; test spans of at most 12 hours"),
-        ({"gap": "100d"}, "give shorter spans or fewer folds"),
-        ({"folds": 2**32 - 1, "test": "9999999d"}, "the data have 62; give shorter spans"),
+        ({"train": "60d"}, "84 days, .* 62; .*12 hours"),
+        ({"gap": "100d"}, "or fewer folds"),
+        ({"folds": 2**32 - 1, "test": "9999999d"}, "62; .*shorter spans"),
     ],
 )
 def test_folds_that_do_not_fit_are_refused(options, message):
@@ -180,7 +179,5 @@ def test_folds_touch_and_keep_their_gap_where_the_clock_changes(day, step, gap, 
 def test_a_span_within_a_repeated_hour_is_refused():
     quarter = pd.Timedelta("15min")
     rome = Calendar(pd.Timestamp("2013-10-26 13:00"), quarter, "Europe/Rome")
-    with pytest.raises(
-        InputError, match="clock is set back at 2013-10-27T02:30:00, which leaves 0"
-    ):
+    with pytest.raises(InputError, match=r"clock .*2013-10-27T02:30:00, .*0"):
         folds(rome.local_times(np.arange(56)), quarter, folds=8, test="30min")

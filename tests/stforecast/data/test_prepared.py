@@ -73,5 +73,5 @@ def test_what_is_known_by_a_step_keeps_its_z_scores(data):
     np.testing.assert_array_equal(
         known.windows(data.split.train).x, data.windows(data.split.train).x
     )
-    with pytest.raises(InputError, match="has steps 0 to 199"):
+    with pytest.raises(InputError, match="steps 0 to 199"):
         known.targets(np.array([199]))

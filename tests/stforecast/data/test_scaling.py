@@ -84,7 +84,7 @@ def test_saved_arrays_give_the_same_scaler():
 def test_a_cell_never_observed_is_named(scope):
     series = np.ones((5, 3))
     series[:3, 1] = np.nan
-    with pytest.raises(InputError, match=r"1 cell without .* in the 3 training steps: 5060;") as e:
+    with pytest.raises(InputError, match=r"1 cell .*3 .*: 5060;") as e:
         fit_scaler(series, slice(0, 3), scope, cells=[4456, 5060, 5061])
     # A published set's prepare has no --cells.
     assert "of a cube by open_cube(path).drop_sel(cell=[…]).to_netcdf(new) in Python" in str(
@@ -100,7 +100,7 @@ def test_many_cells_never_observed_are_counted():
 
 @pytest.mark.parametrize("fit", [slice(0, 0), slice(0, 5), slice(3, 2), slice(-1, 2)])
 def test_the_steps_to_fit_must_lie_in_the_series(fit):
-    with pytest.raises(InputError, match=f"on steps {fit.start} to {fit.stop - 1} of 4"):
+    with pytest.raises(InputError, match=rf"steps {fit.start} to {fit.stop - 1} .*4"):
         fit_scaler(SERIES, fit)
 
 
@@ -112,10 +112,10 @@ def test_a_scaler_may_be_fitted_on_steps_in_the_middle():
 
 
 def test_an_unknown_scope_lists_the_known():
-    with pytest.raises(InputError, match="choose one of: cell, global"):
+    with pytest.raises(InputError, match="cell, global"):
         fit_scaler(SERIES, slice(0, 3), scope="city")
 
 
 def test_other_cells_are_refused():
-    with pytest.raises(InputError, match=r"fitted on 2 cells, axis 0 of the values \(3, 2, 2\)"):
+    with pytest.raises(InputError, match=r"2 cells, .*0 .*\(3, 2, 2\)"):
         fit_scaler(SERIES, slice(0, 3)).inverse(np.zeros((3, 2, 2)), cell_axis=0)

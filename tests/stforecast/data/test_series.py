@@ -47,7 +47,7 @@ def test_an_index_of_texts_is_read(table, form, zone):
 
 def test_a_long_table_whose_index_is_its_times_is_told_so(table):
     long = table.rename_axis("time").reset_index().melt("time", var_name="cell").set_index("time")
-    with pytest.raises(InputError, match=r"give df.reset_index\(\) if the table is long; else"):
+    with pytest.raises(InputError, match=r"df.reset_index\(\)"):
         as_series(long)
 
 
@@ -115,7 +115,7 @@ def test_steps_before_the_series_are_its_own_and_missing(cube):
 
 
 def test_select_names_a_cell_that_is_not_there(cube):
-    with pytest.raises(InputError, match=r"a small town: 1 of the 2 cells .* missing, e\.g\. 44"):
+    with pytest.raises(InputError, match=r"town: 1 .*2 cells .*44"):
         as_series(cube, "sms").select(np.array([11, 44]))
 
 

@@ -115,7 +115,7 @@ def test_a_day_without_the_hour_that_clocks_skip_is_a_day():
     split = make_split("days:20,6,9", *arguments)
     assert (len(times), split.validation[0], split.test[0]) == (839, 20 * 24, 26 * 24)
     assert split.test[-1] == 838
-    with pytest.raises(InputError, match="give split='days:20,7,8', whose days add up to 35"):
+    with pytest.raises(InputError, match=r"split='days:20,7,8', .*35"):
         make_split("days:30,7,8", *arguments)
 
 
@@ -123,7 +123,7 @@ def test_parts_that_begin_before_the_lags_are_refused_not_moved():
     times = pd.date_range("2013-11-01", periods=200, freq="7min")
     args = 200, pd.Timedelta("7min"), FUELS, times
     assert make_split("time:0.5,0.2,0.3", *args).train[0] == FUELS.max_lag == 72
-    with pytest.raises(InputError, match=r"training part has no window .each needs 72 .*at least"):
+    with pytest.raises(InputError, match=r"training .* 72 .*least"):
         make_split("time:0.3,0.3,0.4", *args)
 
 
@@ -198,7 +198,7 @@ def test_a_last_day_cut_short_is_tested():
 @pytest.mark.parametrize("text", [name for name in SPLITS if not name.startswith("da")])
 @pytest.mark.parametrize("spec", [FUELS, TWELVE])
 def test_too_short_a_series_says_how_many_steps_are_needed(text, spec):
-    with pytest.raises(InputError, match="with 20 steps the training part has no window") as error:
+    with pytest.raises(InputError, match=r"20 steps .*training") as error:
         split_hours(text, 20, spec)
     needed = int(str(error.value).split("at least ")[1].split()[0])
     split_hours(text, needed, spec)
@@ -209,12 +209,12 @@ def test_too_short_a_series_says_how_many_steps_are_needed(text, spec):
 @pytest.mark.parametrize(
     ("text", "n_steps", "message"),
     [
-        ("days:3,1,1", 120, "the training part has no window .*give that part more"),
-        ("days:20,5,5", 500, "30 days are 720 steps, the series has 500; .*add up to 20"),
-        ("days:20,5,5", 1488, "give split='days:52,5,5', whose days add up to 62"),
-        ("days:1,5,5", 120, "give days that add up to 5, or a longer series"),
-        ("steps:0.98,0.01,0.01", 1000, "the validation part has no window"),
-        ("days:2,1,1", 96, "each needs 72 steps of history .*, or fewer periods"),
+        ("days:3,1,1", 120, "training .*window"),
+        ("days:20,5,5", 500, "30 days .*720 .*500; .*20"),
+        ("days:20,5,5", 1488, "split='days:52,5,5', .*62"),
+        ("days:1,5,5", 120, "to 5, .*series"),
+        ("steps:0.98,0.01,0.01", 1000, "validation .*window"),
+        ("days:2,1,1", 96, "72 steps .*periods"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(text, n_steps, message):
@@ -227,51 +227,51 @@ def test_the_largest_horizon_is_named(text):
     def windows(horizon):
         return WindowSpec(period=24, horizon=horizon)
 
-    with pytest.raises(InputError, match="or a horizon of at most") as error:
+    with pytest.raises(InputError, match=r"or .*horizon") as error:
         split_hours(text, 839, windows(900))
     largest = int(str(error.value).rpartition(" ")[2])
     split_hours(text, 839, windows(largest))
-    with pytest.raises(InputError, match="has no window"):
+    with pytest.raises(InputError, match="no window"):
         split_hours(text, 839, windows(largest + 1))
 
 
 def test_a_horizon_longer_than_the_part_is_refused():
-    with pytest.raises(InputError, match="the test part has no window"):
+    with pytest.raises(InputError, match=r"test .*window"):
         split_hours("fedda", 1488, WindowSpec(horizon=169, period=24))
 
 
 def test_a_step_that_does_not_divide_a_day_is_refused_where_days_count():
     times = pd.date_range("2013-11-01", periods=900, freq="7min")
-    with pytest.raises(InputError, match="does not divide a day"):
+    with pytest.raises(InputError, match="a day"):
         make_split("fuels", 900, pd.Timedelta("7min"), FUELS, times)
     assert len(make_split("steps:0.5,0,0.5", 900, pd.Timedelta("7min"), FUELS, times).test) == 378
 
 
 def test_local_times_must_match_the_series():
-    with pytest.raises(InputError, match="9 local times for 10 steps"):
+    with pytest.raises(InputError, match=r"9 local .*10 "):
         make_split("fedda", 10, HOUR, FUELS, pd.date_range("2013-11-01", periods=9, freq="1h"))
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("fule", "unknown split 'fule'; choose one of: dates:.*, days:20,5,5, fedda, fuels"),
+        ("fule", "split 'fule'; .*dates:.*, days:20,5,5, fedda, fuels"),
         ("fuels:1", "unknown split"),
-        ("days:20,5", "found 2 numbers.*write it like days:20,5,5"),
-        ("days:20,five,5", "'20,five,5' is not a list of numbers"),
-        ("days", "'' is not a list of numbers"),
-        ("days:20.5,5,5", "days must be whole numbers"),
-        ("days:0,5,5", "training and test must be above 0"),
-        ("steps:0.7,0.3,0", "training and test must be above 0"),
-        ("steps:1.2,-0.4,0.2", "training and test must be above 0"),
-        ("steps:0.7,0.2,0.2", "the shares add up to 1.1, not to 1; write it like steps:0.7"),
-        ("steps:0.7,0.2,0.1000001", "the shares add up to 1.0000001, not to 1;"),
-        ("windows:7,1,2", "the shares add up to 10"),
-        ("time:0.6,0.2,0.3", "the shares add up to 1.1, not to 1; write it like time:0.6"),
+        ("days:20,5", "2 numbers.*days:20,5,5"),
+        ("days:20,five,5", "'20,five,5'"),
+        ("days", "'' .*numbers"),
+        ("days:20.5,5,5", "whole numbers"),
+        ("days:0,5,5", "above 0"),
+        ("steps:0.7,0.3,0", "above 0"),
+        ("steps:1.2,-0.4,0.2", "above 0"),
+        ("steps:0.7,0.2,0.2", "shares .*1.1, .*steps:0.7"),
+        ("steps:0.7,0.2,0.1000001", "shares .*1.0000001, .*1;"),
+        ("windows:7,1,2", "shares .*10"),
+        ("time:0.6,0.2,0.3", "shares .*1.1, .*time:0.6"),
         ("time:0.6,0.4", "found 2 numbers"),
-        ("time", "'' is not a list of numbers"),
-        ("steps:1/0,0,1", "is not a list of numbers"),
-        ("time:1e999999999,0,1", "is not a list of numbers"),
+        ("time", "'' .*numbers"),
+        ("steps:1/0,0,1", "of numbers"),
+        ("time:1e999999999,0,1", "of numbers"),
     ],
 )
 def test_text_that_is_no_split_is_refused(text, message):

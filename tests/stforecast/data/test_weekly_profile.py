@@ -91,7 +91,7 @@ def test_short_series_and_uneven_steps_have_no_profile(step, days, profile):
 
 
 def test_a_profile_of_uneven_steps_is_refused():
-    with pytest.raises(InputError, match="not a whole number of steps of 0 days 07:00:00"):
+    with pytest.raises(InputError, match=r"whole .*0 days 07:00:00"):
         WindowSpec(period=1, profile="week").chosen(pd.Timedelta("7h"), 100)
 
 

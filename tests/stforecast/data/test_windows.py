@@ -37,12 +37,12 @@ def test_lags_follow_the_paper(spec, lags, max_lag):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"closeness": -1}, "closeness is -1; it must be 0 or more"),
+        ({"closeness": -1}, "closeness is -1.* 0"),
         ({"periods": 1.5}, "periods is 1.5"),
-        ({"period": -1}, "period is -1; it must be 0 or more"),
-        ({"horizon": 0}, "horizon is 0; it must be positive"),
-        ({"horizon": True}, "horizon is true; give a value, since"),
-        ({"closeness": 0, "periods": 0}, "at least one input"),
+        ({"period": -1}, "period is -1.* 0"),
+        ({"horizon": 0}, "horizon is 0"),
+        ({"horizon": True}, "horizon is true"),
+        ({"closeness": 0, "periods": 0}, "one input"),
     ],
 )
 def test_a_spec_refuses_what_is_no_window(wrong, message):
@@ -108,12 +108,12 @@ def test_missing_inputs_become_zero_and_missing_targets_masked():
 def test_the_step_after_the_series_has_inputs_but_no_targets():
     x = input_windows(counting_series(), np.array([14]), SMALL, HOURS)
     np.testing.assert_array_equal(x[0], [[12, 13, 6, 10]])
-    with pytest.raises(InputError, match="reads steps 13 to 14 of a series that has steps 0 to 13"):
+    with pytest.raises(InputError, match=r"13 to 14 .*0 to 13"):
         cut_windows(counting_series(), np.array([13]), SMALL)
 
 
 def test_a_window_does_not_wrap_around_the_start():
-    with pytest.raises(InputError, match="reads steps -1 to 6"):
+    with pytest.raises(InputError, match="steps -1 to 6"):
         input_windows(counting_series(), np.array([7]), SMALL, HOURS)
 
 
@@ -170,7 +170,7 @@ def test_a_calendar_agrees_with_its_cube_and_goes_on_past_its_end(clock):
 def test_a_calendar_counts_steps():
     calendar = Calendar(pd.Timestamp("2012-03-01"), pd.Timedelta("5min"))
     assert calendar.steps_in(pd.Timedelta(days=1)) == 288
-    with pytest.raises(InputError, match="does not divide"):
+    with pytest.raises(InputError, match="not divide"):
         calendar.steps_in(pd.Timedelta("7min"))
 
 
@@ -209,13 +209,13 @@ def test_the_calendar_is_the_places_own():
 
 @pytest.mark.parametrize("lags", ["1;2", "0", "-3", "3,", "a", "1.5", "9-3", "0-2", "1-2-3"])
 def test_further_lags_are_positive_whole_numbers(lags):
-    with pytest.raises(InputError, match=r"extra_lags is .*give positive whole numbers"):
+    with pytest.raises(InputError, match="extra_lags is"):
         WindowSpec(extra_lags=lags)
 
 
 def test_an_unknown_calendar_is_refused():
     kinds = "none, day, week, weekdays, auto or auto-weekdays"
-    with pytest.raises(InputError, match=f"calendar is 'moon'; choose {kinds}"):
+    with pytest.raises(InputError, match=rf"calendar is 'moon'; .*{kinds}"):
         WindowSpec(calendar="moon")
 
 
@@ -238,8 +238,8 @@ def test_a_day_and_a_week_are_times_whatever_the_step(step, period, lags):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"extra_lags": "2,23h"}, "23h is not a whole number of steps of 120 minutes"),
-        ({"extra_lags": "9999999d"}, "1000000|positive whole numbers"),
+        ({"extra_lags": "2,23h"}, "23h .*120 minutes"),
+        ({"extra_lags": "9999999d"}, "1000000|positive whole"),
     ],
 )
 def test_times_that_are_no_whole_number_of_steps_are_refused(settings, message):
@@ -263,7 +263,7 @@ def test_the_default_period_is_a_day_or_a_week(step, lags):
 
 @pytest.mark.parametrize("step", ["7D", "30D", "11min"])
 def test_without_a_day_or_a_week_the_period_must_be_given(step):
-    with pytest.raises(InputError, match=r"neither a day nor a week .* period=52"):
+    with pytest.raises(InputError, match=r"neither.*period=52"):
         WindowSpec().at(pd.Timedelta(step))
     assert WindowSpec(period=52).at(pd.Timedelta(step)).period == 52
 

@@ -92,7 +92,7 @@ def test_another_cube_is_noticed(federation, cube, made):
     run, link, _ = federation("fedavg")
     ask(run, link, asked_in(0), node=1)
     write_cube(cube.isel(cell=[2, 1]), link.configs[1]["data"])
-    with pytest.raises(InputError, match="was made with other cube and data"):
+    with pytest.raises(InputError, match=r"cube.*data"):
         ask(run, link, asked_in(1), node=1)
 
 
@@ -111,7 +111,7 @@ def test_a_node_may_refuse_runs_without_secure_aggregation(task, federation, mad
     """Before it reads its data, whatever the server asks."""
     run, link, _ = federation("fedavg")
     link.configs[0] |= {"require-secure-aggregation": True, "data": "nowhere.nc"}
-    with pytest.raises(SecureAggregationRequired, match="no secure aggregation, which this node"):
+    with pytest.raises(SecureAggregationRequired, match="secure aggregation"):
         ask(run, link, Message({**asked_in(0).about, "task": task}))
     assert made == []
 
@@ -131,7 +131,7 @@ SHORT = {"extra_lags": "2,24"}
 def test_a_node_refuses_to_give_its_readings_up(method, federation, made):
     """Before it reads its data; its owner may allow it."""
     run, link, _ = federation(method, allowed=False, **SHORT)
-    with pytest.raises(DisclosureRefused, match="attacks computed the node's readings"):
+    with pytest.raises(DisclosureRefused, match="node's readings"):
         ask(run, link, Message(JOIN))
     assert made == []
     link.configs[0]["allow-disclosure"] = True
@@ -146,14 +146,14 @@ def test_a_node_warns_of_what_plain_uploads_may_give_up(method, secure, warned, 
     run, link, _ = federation(method, secure=secure, allowed=False)
     ask(run, link, Message(JOIN))
     found = FOUND[METHODS[method].attacked.discloses]
-    assert (f"the run takes plain uploads of {method}; {found}" in caplog.text) == warned
+    assert (f"uploads of {method}; {found}" in caplog.text) == warned
 
 
 @pytest.mark.parametrize("allowed", [True, False])
 def test_an_owner_of_few_cells_is_told_what_all_others_together_learn(allowed, federation, caplog):
     run, link, _ = federation("fedlean", secure=SecureSums(), allowed=allowed, **SHORT)
     ask(run, link, Message(JOIN))
-    assert ("this node has few cells (1): if all others work together" in caplog.text) != allowed
+    assert ("cells (1):" in caplog.text) != allowed
 
 
 def shared_with(run, link, parties, cells=FEW_CELLS):
@@ -171,7 +171,7 @@ def shared_with(run, link, parties, cells=FEW_CELLS):
 def test_a_node_is_in_no_sum_of_two_that_gives_its_readings_up(federation, made):
     run, link, _ = federation("fedlean", secure=SecureSums(), allowed=False, **SHORT)
     assert len(shared_with(run, link, 3).about["sealed"]) == 2
-    with pytest.raises(TooFewParties, match="it takes part in sums over 3 or more"):
+    with pytest.raises(TooFewParties, match="over 3 "):
         shared_with(run, link, 2)
     link.configs[0]["allow-disclosure"] = True
     assert len(shared_with(run, link, 2).about["sealed"]) == 1
@@ -181,7 +181,7 @@ def test_a_node_is_in_no_sum_of_two_that_gives_its_readings_up(federation, made)
 def test_a_node_is_in_no_sum_over_few_cells_that_gives_its_readings_up(federation, made):
     """It counts its own cell itself, whatever the server says of it."""
     run, link, _ = federation("fedlean", secure=SecureSums(), allowed=False, **SHORT)
-    with pytest.raises(TooFewCells, match=f"over {FEW_CELLS - 1} cells, this node wants"):
+    with pytest.raises(TooFewCells, match=f"{FEW_CELLS - 1} cells, "):
         shared_with(run, link, 3, FEW_CELLS - 1)
     link.configs[0]["allow-disclosure"] = True
     assert len(shared_with(run, link, 3, 1).about["sealed"]) == 2

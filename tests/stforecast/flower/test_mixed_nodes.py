@@ -104,13 +104,13 @@ def test_nodes_with_other_services_train_as_one_process_does(method, three, tmp_
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("", r"p\.nc: unknown further service .* 'sms'"),
-        (f"{MLP}:inputs=call", r"p\.nc: unknown further service .* 'call'"),
+        ("", r"p\.nc: .*'sms'"),
+        (f"{MLP}:inputs=call", r"p\.nc: .*'call'"),
         (
             f"{MLP}:inputs=weather",
-            "service 'weather'; choose one of: call, none, sms",
+            "'weather'; .*call, none, sms",
         ),
-        ("linear:inputs=none", "a client has the model 'linear:inputs=none', which is not among"),
+        ("linear:inputs=none", "model 'linear:inputs=none', "),
     ],
 )
 def test_a_node_without_what_its_model_reads_is_refused(model, message, three):
@@ -123,18 +123,18 @@ def test_inputs_of_another_step_are_refused_before_training(three):
     run, link, _ = three("fedproto")
     coarse = open_cube(link.configs[1]["data"]).load().isel(time=slice(None, None, 2))
     write_cube(coarse, link.configs[1]["data"])
-    with pytest.raises(InputError, match="steps of 120 minutes, the federation's are 60 minutes"):
+    with pytest.raises(InputError, match=r"120 minutes, .*60 minutes"):
         FlowerNode(run, Place.of(link.configs[1], TOKEN))
 
 
 @pytest.mark.parametrize(
     ("settings", "model", "message"),
     [
-        (MIXED, "linear", "a client has the model 'linear', which is not among dual_gru"),
+        (MIXED, "linear", "'linear', .*dual_gru"),
         (
             {},
             MLP,
-            "this node has the model 'mlp:hidden_size=8', but all clients of the .* dual_gru",
+            "'mlp:hidden_size=8', .* dual_gru",
         ),
     ],
 )
@@ -146,5 +146,5 @@ def test_a_model_that_the_federation_has_not_is_refused(settings, model, message
 
 def test_a_method_that_sends_encoders_is_refused_before_the_app_is_written(federation):
     run, *_ = federation("fedavg", **{**MIXED, "models": f"{MLP}, {MLP}:inputs=none"})
-    with pytest.raises(InputError, match="the clients' models differ"):
+    with pytest.raises(InputError, match="models differ"):
         run.check()

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from mentions import mentions
 from node_link import NodeLink
 
 from data_prep.base.errors import InputError
@@ -81,7 +82,7 @@ def test_errors_and_rounds_are_those_of_one_process(method, secure, federation, 
     left = describe(tmp_path / "a.federation" / RUN)
     assert (left.kind, left.about["service"]) == ("a federation's run on a node", "internet")
     assert left.next_command.startswith("stforecast federate check ")
-    assert "round 2: 3 of 3 clients" in (tmp_path / "server" / "server.log").read_text()
+    assert "round 2: 3 of 3" in (tmp_path / "server" / "server.log").read_text()
 
 
 WHOLE = [
@@ -132,7 +133,7 @@ def test_a_node_can_be_one_client_with_all_its_cells(method, settings, federatio
 @pytest.mark.parametrize("clients", ["kmeans:2", "grid:2x2", "owners.csv"])
 def test_clients_that_need_other_nodes_cells_are_refused(clients, federation):
     run, _, _ = federation("fedavg", clients=clients)
-    with pytest.raises(InputError, match=f"clients is '{clients}': no node knows the others'"):
+    with pytest.raises(InputError, match=f"clients is '{clients}'"):
         RunSettings.from_run_config(run.as_run_config())
 
 
@@ -267,9 +268,9 @@ def test_a_node_that_cannot_write_is_not_let_in(federation, tmp_path, caplog):
     run, link, _ = federation()
     (tmp_path / "file").touch()
     link.configs[1] |= {"out": str(tmp_path / "file" / "b")}
-    with pytest.raises(InputError, match=r"1 of 3 clients came"):
+    with pytest.raises(InputError, match="1 of 3 "):
         serve(link, run)
-    assert "/file/b/run-0123456789abcdef: cannot be written (Not a directory)" in caplog.text
+    assert mentions(caplog.text, "/file/b/run-0123456789abcdef:", "directory)")
 
 
 def test_results_of_a_finished_run_are_kept(federation, tmp_path):
@@ -278,7 +279,7 @@ def test_results_of_a_finished_run_are_kept(federation, tmp_path):
     serve(link, run)
     before = {path: path.read_bytes() for path in (tmp_path / "server").rglob("*.*")}
     other, link, _ = federation("fedavg", lr=0.1)
-    with pytest.raises(InputError, match=r"server holds a finished run; go on with it by `stforec"):
+    with pytest.raises(InputError, match=r"finished .*`stforec"):
         serve(link, other)
     assert before == {path: path.read_bytes() for path in (tmp_path / "server").rglob("*.*")}
 
@@ -290,9 +291,7 @@ def test_a_folder_in_which_a_run_writes_is_refused(federation, tmp_path):
 
     def answer(*about):
         if not refused:
-            with pytest.raises(
-                InputError, match=r"server: process \d+ on .* is writing there"
-            ) as e:
+            with pytest.raises(InputError, match=r"process \d+ .*writing") as e:
                 serve(again, run)
             refused.append(e)
         return honest(*about)
@@ -324,9 +323,9 @@ def test_no_raw_or_scaled_value_crosses(method, federation, cube):
 def test_a_node_without_its_file_is_told_of_and_not_let_in(federation, caplog):
     run, link, _ = federation()
     link.configs[1] = {**link.configs[1], "data": "nowhere.nc"}
-    with pytest.raises(InputError, match=r"1 of 3 clients came within 0.1 s \(without 1, 2\)"):
+    with pytest.raises(InputError, match=r"1 of 3 .*0.1 s .*1, 2\)"):
         serve(link, run)
-    assert "node 1 is not let in: nowhere.nc: no such file" in caplog.text
+    assert mentions(caplog.text, "node 1", "nowhere.nc: no")
 
 
 @pytest.mark.parametrize(
@@ -343,30 +342,30 @@ def test_a_node_needs_its_configuration(config, reason):
 
 def test_numbers_beyond_the_federation_are_refused(federation):
     run, link, _ = federation()
-    with pytest.raises(InputError, match="2 clients begin at number 2"):
+    with pytest.raises(InputError, match=r"2 clients .*number 2"):
         FlowerNode(run, Place.of({**link.configs[1], "first-client": 2}, TOKEN))
 
 
 def test_an_unknown_task_is_refused(federation):
     run, link, _ = federation()
-    with pytest.raises(InputError, match="the server asks for 'dance'"):
+    with pytest.raises(InputError, match="for 'dance'"):
         link.answer(run, link.configs[0], Message({"task": "dance", "run": TOKEN}))
 
 
 @pytest.mark.parametrize(
     ("method", "settings", "reason"),
     [
-        ("ridge", {}, "ridge does not train in rounds"),
-        ("central", {}, "central does not train in rounds"),
-        ("fuels", {"scale": "global"}, "no node knows the others' values"),
-        ("fuels", {"refit": "daily"}, "nodes refit before the test part and after it"),
-        ("fuels", {"engine": "ray"}, "engine is 'ray': each node trains its clients in one pr"),
-        ("fuels", {"target": "validation"}, "no validation data to choose it"),
+        ("ridge", {}, "ridge .*rounds"),
+        ("central", {}, "central .*rounds"),
+        ("fuels", {"scale": "global"}, "others' values"),
+        ("fuels", {"refit": "daily"}, "nodes refit"),
+        ("fuels", {"engine": "ray"}, "engine is 'ray'"),
+        ("fuels", {"target": "validation"}, "no validation"),
         ("fuels", {"delta_coding": True}, "not support delta_coding"),
-        ("fedavg", {"slow_share": 0.3, "slow_rounds": 3}, "late by themselves, not simulated"),
-        ("fedavg", {"mixing": 0.6, "slow_rounds": 3}, "late by themselves, not simulated"),
-        ("fedproto", {"slow_share": 0.3}, "fedproto averages no models"),
-        ("fedproto", {"mixing": 0.6}, "fedproto averages no models"),
+        ("fedavg", {"slow_share": 0.3, "slow_rounds": 3}, "not simulated"),
+        ("fedavg", {"mixing": 0.6, "slow_rounds": 3}, "not simulated"),
+        ("fedproto", {"slow_share": 0.3}, "fedproto averages"),
+        ("fedproto", {"mixing": 0.6}, "fedproto averages"),
     ],
 )
 def test_what_nodes_cannot_do_is_refused(method, settings, reason, tmp_path):
@@ -379,7 +378,7 @@ def test_what_nodes_cannot_do_is_refused(method, settings, reason, tmp_path):
 def test_secure_sums_and_late_or_mixed_uploads_exclude_each_other(settings, tmp_path):
     config = resolve("fedavg", **settings)
     run = RunSettings(config, 3, Patience(), str(tmp_path), secure=SecureSums())
-    with pytest.raises(InputError, match="cancel only in the sum of one round"):
+    with pytest.raises(InputError, match="one round"):
         RunSettings.from_run_config(run.as_run_config())
     alone = RunSettings(config, 3, Patience(), str(tmp_path))
     assert RunSettings.from_run_config(alone.as_run_config()) == alone
@@ -387,7 +386,7 @@ def test_secure_sums_and_late_or_mixed_uploads_exclude_each_other(settings, tmp_
 
 def test_more_clients_than_there_are_never_suffice(tmp_path):
     run = RunSettings(resolve("fuels"), 3, Patience(enough=4), str(tmp_path))
-    with pytest.raises(InputError, match="enough is 4, but the federation has 3 clients"):
+    with pytest.raises(InputError, match=r"enough is 4, .*3 "):
         RunSettings.from_run_config(run.as_run_config())
 
 
@@ -412,16 +411,16 @@ def test_owners_of_clients_are_read():
 
 @pytest.mark.parametrize("text", ["", "7", "7=3", "7=5-3", "north=0-3", "7=0-3,4"])
 def test_other_owners_are_refused(text):
-    with pytest.raises(InputError, match="give the number that"):
+    with pytest.raises(InputError, match="number that"):
         parse_owner(text)
 
 
 @pytest.mark.parametrize(
     ("owners", "reason"),
     [
-        ({1: range(2)}, "client 2 to 0 nodes"),
-        ({1: range(2), 2: range(1, 3)}, "client 1 to 2 nodes"),
-        ({1: range(2), 2: range(2, 5)}, "client 3 to 1 node;"),
+        ({1: range(2)}, "client 2 .*0 nodes"),
+        ({1: range(2), 2: range(1, 3)}, "client 1 .*2 nodes"),
+        ({1: range(2), 2: range(2, 5)}, "client 3 .*1 node;"),
     ],
 )
 def test_each_client_has_one_owner(owners, reason):
@@ -458,7 +457,7 @@ def test_errors_are_pooled_by_targets(caplog):
     assert errors == {"mse": 1.75, "mae": 3.5}
     assert left_out == {3: "its test mae is nan", 4: "its test mse is nan"}
     assert doubtful == {}
-    assert all(f"node {n} does not count in the test errors" in caplog.text for n in (3, 4))
+    assert all(mentions(caplog.text, f"node {n}", "errors") for n in (3, 4))
 
 
 def test_a_node_without_any_error_counts_if_errors_have_a_limit():
@@ -471,7 +470,7 @@ def test_a_node_without_any_error_counts_if_errors_have_a_limit():
 @pytest.mark.parametrize("token", [None, 7, "", "../../etc", "0123456789ABCDEF"])
 def test_a_server_cannot_choose_a_node_s_folder(token, federation):
     _, link, _ = federation()
-    with pytest.raises(InputError, match="the server calls the run"):
+    with pytest.raises(InputError, match="calls the run"):
         Place.of(link.configs[0], token)
 
 
@@ -482,14 +481,14 @@ def test_a_node_does_not_go_on_with_other_data(federation, cube, tmp_path):
     config = link.configs[1]
     FlowerNode(run, Place.of(config, TOKEN))
     write_cube(cube.isel(cell=[2, 1]), config["data"])
-    with pytest.raises(InputError, match="round-0002: was made with other cube and data; go on"):
+    with pytest.raises(InputError, match=r"round-0002: .*cube"):
         FlowerNode(run, Place.of(config, TOKEN))
 
 
 def test_a_node_with_another_step_is_refused(federation, tmp_path):
     run, _, _ = federation("fuels")
     other = dataclasses.replace(run, step=pd.Timedelta("10min"))
-    with pytest.raises(InputError, match="steps of 60 minutes, the federation's are 10 minutes"):
+    with pytest.raises(InputError, match=r"60 minutes, .*10 minutes"):
         FlowerNode(other, Place(tmp_path / "a.nc", 0, tmp_path / "a"))
 
 
@@ -521,8 +520,8 @@ def test_nodes_follow_the_zone_and_the_unit_of_the_federation(federation, cube, 
 @pytest.mark.parametrize(
     ("attrs", "units", "reason"),
     [
-        ({"clock": "local"}, "MB", "those of the federation are times in Europe/Rome"),
-        ({}, "mph", "internet is in mph, that of the federation in MB"),
+        ({"clock": "local"}, "MB", "times .*Europe/Rome"),
+        ({}, "mph", "internet .*mph, .*MB"),
     ],
 )
 def test_a_node_whose_data_cannot_be_converted_is_refused(
@@ -539,7 +538,7 @@ def test_a_node_whose_data_cannot_be_converted_is_refused(
 def test_an_unknown_zone_of_a_federation_is_refused(federation):
     run, _, _ = federation("fuels")
     odd = dataclasses.replace(run, time_zone="Rome")
-    with pytest.raises(InputError, match="unknown time zone 'Rome'"):
+    with pytest.raises(InputError, match="zone 'Rome'"):
         RunSettings.from_run_config(odd.as_run_config())
 
 
@@ -570,7 +569,7 @@ def test_a_finished_federation_goes_on_with_new_data(
     for name, (first, end) in SHARES.items():
         write_cube(early.isel(cell=slice(first, end)), tmp_path / f"{name}.nc")
     serve(link, run)
-    with pytest.raises(InputError, match="holds results already"):
+    with pytest.raises(InputError, match="results already"):
         prepare_continuation(run, Path(run.out), 2)
     further = prepare_continuation(run, tmp_path / "further", 2)
     assert RunSettings.from_run_config(further.as_run_config()).after == TOKEN
@@ -601,11 +600,11 @@ def checkpoint_of(folder, node, run):
 
 def test_a_run_that_has_not_finished_cannot_go_on(federation, tmp_path):
     run, _, _ = federation()
-    with pytest.raises(InputError, match="no state of a finished federation"):
+    with pytest.raises(InputError, match="finished federation"):
         prepare_continuation(run, tmp_path / "further", 2)
 
 
 def test_a_node_that_was_not_there_before_begins_anew(federation, caplog):
     run, link, _ = federation()
     FlowerNode(dataclasses.replace(run, after="f" * 16), Place.of(link.configs[0], TOKEN))
-    assert "no state of the run before; this node begins anew" in caplog.text
+    assert "no state" in caplog.text

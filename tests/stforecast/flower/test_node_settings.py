@@ -90,17 +90,17 @@ def test_an_owner_may_allow_disclosure(files, monkeypatch):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"superlink": "nonsense"}, r"superlink is 'nonsense'; give the server's name and port"),
-        ({"superlink": "https://a.org:1"}, r"superlink is 'https://a.org:1'; .* without https://"),
+        ({"superlink": "nonsense"}, "superlink is 'nonsense'"),
+        ({"superlink": "https://a.org:1"}, "superlink is 'https://a.org:1'; .*https://"),
         ({"superlink": "a.org:70000"}, "superlink is 'a.org:70000'"),
         ({"first_client": -1}, "first_client is -1"),
-        ({"data": "gone.nc"}, r"gone.nc: no cube here \(found nothing\)"),
-        ({"root_certificates": "gone.crt"}, r"gone.crt: no certificate or key here"),
-        ({"root_certificates": "north.pub"}, r"north.pub: cannot be read as a certificate .* PEM"),
-        ({"key": "gone"}, r"gone: no certificate or key here"),
-        ({"key": "north.pub"}, r"north.pub: not a private key; .* not the one that ends in .pub"),
-        ({"groups": "gone.csv"}, "gone.csv: no table of groups"),
-        ({"insecure": True}, "insecure uses neither certificates nor keys"),
+        ({"data": "gone.nc"}, "gone.nc: .*nothing"),
+        ({"root_certificates": "gone.crt"}, "gone.crt: .*certificate"),
+        ({"root_certificates": "north.pub"}, "north.pub: .*PEM"),
+        ({"key": "gone"}, "gone: .*certificate"),
+        ({"key": "north.pub"}, "north.pub: .*private key"),
+        ({"groups": "gone.csv"}, "gone.csv: .*groups"),
+        ({"insecure": True}, "insecure.*certificates"),
     ],
 )
 def test_what_cannot_be_used_is_named_before_the_server_is_asked(files, changed, message):

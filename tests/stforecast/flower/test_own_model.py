@@ -58,7 +58,7 @@ def test_a_check_without_readings_is_refused(model, cube, tmp_path):
     values = empty["internet"].to_numpy().copy()
     values[-48:] = np.nan
     empty["internet"] = (("time", "cell"), values, cube["internet"].attrs)
-    with pytest.raises(InputError, match="no value of the last 48 steps can be scored"):
+    with pytest.raises(InputError, match="last 48 steps"):
         check_model(model, write_cube(empty, tmp_path / "empty.nc"), 2, 1.0)
 
 
@@ -75,5 +75,5 @@ def test_a_node_replaces_its_model_if_the_new_one_wins(model, cube_path, monkeyp
 
 
 def test_a_trial_on_days_of_training_is_refused(model, cube_path):
-    with pytest.raises(InputError, match=r"the model was trained until 2013-11-05 .* newer data"):
+    with pytest.raises(InputError, match=r"2013-11-05 .*newer"):
         train_alone(model, cube_path, 7, 0.9)

@@ -82,12 +82,12 @@ def supervisor(*texts, **settings):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (UNTRUSTED, r"server:1 shows a certificate that .* trust \(unable to get local issuer"),
-        (OTHER_NAME, r"trust \(Hostname mismatch, .* 'a.org'\); give .* has the server's name$"),
-        (KEYLESS, r"server:1 lets in only nodes with a key that it knows; .* and give key$"),
-        (NO_KEY, r"cannot start: 302 Unable to parse the private key file. .* private key.$"),
+        (UNTRUSTED, r"server:1 .*\(unable .*issuer"),
+        (OTHER_NAME, r"Hostname mismatch, .* 'a.org'\)"),
+        (KEYLESS, "server:1 .*knows; .*key$"),
+        (NO_KEY, ": 302 .*private key.$"),
         (CRASH, r"cannot start: FileNotFoundError: .*'/nowhere'$"),
-        ("", "cannot start: it printed nothing"),
+        ("", "printed nothing"),
     ],
 )
 def test_an_error_that_does_not_pass_ends_in_one_line(text, message):
@@ -96,7 +96,7 @@ def test_an_error_that_does_not_pass_ends_in_one_line(text, message):
 
 
 def test_a_refusal_is_a_lease_first_and_an_unknown_key_at_last(caplog):
-    with pytest.raises(InputError, match=r"has refused this node for 0 s; let its key in"):
+    with pytest.raises(InputError, match=r"0 s; .*key"):
         supervisor(REFUSED, REFUSED, refused=0.0).run()
     said = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert said == [
@@ -132,7 +132,7 @@ def test_a_handshake_that_the_server_cuts_is_tried_again(caplog):
     """As by a server that is being started, or a proxy whose server is not there."""
     with pytest.raises(InputError, match="302"):
         supervisor(NO_TLS, NO_KEY).run()
-    assert "no connection to server:1 (305 [SSL: UNEXPECTED_EOF_WHILE_READING]" in caplog.text
+    assert "server:1 (305 [SSL: UNEXPECTED_EOF_WHILE_READING]" in caplog.text
 
 
 def test_a_server_that_is_not_there_is_named_once(caplog):

@@ -138,7 +138,7 @@ def test_a_node_whose_data_end_earlier_is_left_out(city, tmp_path):
         shorter = part.load().isel(time=slice(None, -5))
     write_cube(shorter, link.configs[1]["data"])
     about = serve(link, run)["totals"]
-    assert "data end at" in about["left_out"][1]
+    assert "data end" in about["left_out"][1]
     assert about["lost"].startswith("2 nodes")
 
 

@@ -63,7 +63,7 @@ def test_a_letter_without_tensors_has_one_record():
     ],
 )
 def test_what_is_no_letter_is_said_to_be_none(content):
-    with pytest.raises(ValueError, match="not a message of stforecast"):
+    with pytest.raises(ValueError, match=r"message.*stforecast"):
         wire.unpack(content)
 
 
@@ -106,21 +106,21 @@ def test_a_tensor_is_read_from_its_bytes():
     ],
 )
 def test_a_hostile_tensor_costs_only_its_message(data):
-    with pytest.raises(ValueError, match="not a message of stforecast"):
+    with pytest.raises(ValueError, match=r"message.*stforecast"):
         wire.unpack(packed(data))
 
 
 def test_another_serialisation_is_refused():
-    with pytest.raises(ValueError, match="not a message of stforecast"):
+    with pytest.raises(ValueError, match=r"message.*stforecast"):
         wire.unpack(packed(header(GOOD), stype="pickle"))
 
 
 def test_deeply_nested_and_long_texts_are_refused(monkeypatch):
     for text in ("[" * 100_000, '{"a": ' * 50_000, "1" * 10_000):
-        with pytest.raises(ValueError, match="not a message of stforecast"):
+        with pytest.raises(ValueError, match=r"message.*stforecast"):
             wire.unpack(flwr.RecordDict({"about": flwr.ConfigRecord({"json": text})}))
     monkeypatch.setattr(wire, "MOST_TEXT", 3)
-    with pytest.raises(ValueError, match=r"not a message of stforecast.*4 characters"):
+    with pytest.raises(ValueError, match=r"message.*4 characters"):
         wire.unpack(flwr.RecordDict({"about": flwr.ConfigRecord({"json": "{  }"})}))
 
 

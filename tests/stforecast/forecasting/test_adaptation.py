@@ -120,16 +120,16 @@ def test_fine_tuning_makes_a_model_of_fedavg_ft_whose_known_cells_are_as_before(
     ("method", "settings", "options", "message"),
     [
         ("solo", {}, {"days": 0}, "shares nothing"),
-        ("ridge", {}, {"days": 0}, "fits each cell by itself"),
-        ("boosting", {"cell_id": True}, {}, "distinguishes its cells"),
-        ("central", {"model": "stid"}, {}, "distinguishes its cells"),
+        ("ridge", {}, {"days": 0}, "each cell"),
+        ("boosting", {"cell_id": True}, {}, "distinguishes"),
+        ("central", {"model": "stid"}, {}, "distinguishes"),
         ("fedavg", {"clients": "many.csv"}, {}, "clients is"),
-        ("fedavg", {}, {"days": 11}, "has 10 days, but days is 11"),
-        ("fedavg", {"horizon": 30, "split": "days:6,2,2"}, {"days": 1}, "less than the 30 steps"),
+        ("fedavg", {}, {"days": 11}, "10 days, .*11"),
+        ("fedavg", {"horizon": 30, "split": "days:6,2,2"}, {"days": 1}, "30 steps"),
         ("fedavg", {}, {"days": -1}, "days is -1"),
         ("fedavg", {}, {"days": 0, "fine_tune": 1}, "fine_tune needs days"),
-        ("fedtrees", {}, {"fine_tune": 1}, "cannot be fine-tuned"),
-        ("ridge", {}, {"fine_tune": 1}, "is not trained in rounds"),
+        ("fedtrees", {}, {"fine_tune": 1}, "be fine-tuned"),
+        ("ridge", {}, {"fine_tune": 1}, "in rounds"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_adapted_is_refused_in_one_line(
@@ -144,7 +144,7 @@ def test_what_cannot_be_adapted_is_refused_in_one_line(
 
 
 def test_a_history_without_new_cells_is_refused(fitted, table):
-    with pytest.raises(InputError, match="knows all of its 2 cells"):
+    with pytest.raises(InputError, match="its 2 cells"):
         fitted("fedavg").adapt(table[[11, 22]])
 
 

@@ -111,9 +111,9 @@ def _numbers(estimate):
 
 
 def test_folds_that_do_not_fit_are_refused(table):
-    with pytest.raises(InputError, match=r"12 folds \(test 1 day, .*\) need"):
+    with pytest.raises(InputError, match=r"12 folds \(test 1 "):
         Forecaster("ridge").backtest(table, folds=12, test="1d")
-    with pytest.raises(InputError, match="fold 1 of 1, ridge: split 'dates:2013-11-01/"):
+    with pytest.raises(InputError, match=r"fold 1 of 1, ridge: .*'dates:2013-11-01/"):
         Forecaster("ridge", extra_lags="9d").backtest(table, folds=1, test="1d", validation="0d")
 
 

@@ -60,13 +60,13 @@ def test_a_forecaster_that_reads_no_windows_needs_no_history_in_them(method):
 @pytest.mark.parametrize("name", ["seed", "rounds", "lr", "checkpoint_every", "tau", "memory"])
 @pytest.mark.parametrize("value", [True, False, np.True_])
 def test_true_and_false_are_no_numbers(name, value):
-    with pytest.raises(InputError, match=f"{name} is {str(value).lower()}; give a value, since"):
+    with pytest.raises(InputError, match=rf"{name} is {str(value).lower()}; .*value"):
         resolve("fuels", **{name: value})
 
 
 @pytest.mark.parametrize("value", [0, 1, 1.0])
 def test_numbers_are_neither_true_nor_false(value):
-    with pytest.raises(InputError, match=f"shuffle is {value}; it must be true or false"):
+    with pytest.raises(InputError, match=f"shuffle is {value}; "):
         resolve("fuels", shuffle=value)
 
 
@@ -112,15 +112,15 @@ def test_values_that_do_not_fit_are_named(settings, message):
 
 
 def test_an_unknown_name_suggests_those_like_it():
-    with pytest.raises(InputError, match=r"unknown option of fuels 'round'; did you mean rounds"):
+    with pytest.raises(InputError, match=r"fuels 'round'; .*rounds"):
         resolve("fuels", round=3)
 
 
 def test_an_option_of_another_method_lists_what_there_is():
-    with pytest.raises(InputError, match=r"unknown option of solo 'tau'; choose one of: actors, "):
+    with pytest.raises(InputError, match=r"solo 'tau'; .*: actors, "):
         resolve("solo", tau=0.1)
 
 
 def test_an_unknown_method_lists_methods_and_reference_forecasters():
-    with pytest.raises(InputError, match=r"unknown method 'x'; choose one of: .*fuels.*ridge"):
+    with pytest.raises(InputError, match=r"method 'x'; .*fuels.*ridge"):
         resolve("x")

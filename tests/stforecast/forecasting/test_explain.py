@@ -6,7 +6,7 @@ import pytest
 
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
-from stforecast.forecasting.explain import explain, shapley
+from stforecast.forecasting.explain import bars, explain, shapley
 
 HOURS = pd.date_range("2024-03-04", periods=24 * 28, freq="h")
 
@@ -45,6 +45,8 @@ def test_parts_add_up_to_the_forecast(town, method, settings):
         np.testing.assert_allclose(table.to_numpy().sum(axis=1), found.forecast, rtol=1e-6)
     np.testing.assert_allclose(found.forecast, expected, rtol=1e-5)
     assert (found.model is not None) == (method == "fedlean")
+    if found.model is not None:
+        assert [*found.model][:3] == ["map of all cells", "own correction", "network of all cells"]
 
 
 def test_parts_of_a_linear_model_are_its_weights_times_what_is_unusual(town):
@@ -77,6 +79,6 @@ def test_words_name_a_part_only_if_it_says_so(town):
     found = fitted.explain("a", higher)
     text = found.words(found.forecast.index[0])
     assert text.endswith("above it mainly by last three hours")
-    assert found.rows(found.forecast.index[0])[2]["part"] == "last three hours"
+    assert bars(found.read.iloc[0])[2]["part"] == "last three hours"
     with pytest.raises(InputError, match="unknown cell 'z'"):
         fitted.explain("z", town)

@@ -120,9 +120,9 @@ def check_graph(method, settings, cube, tmp_path, history=None):
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"method": "ridge"}, "ridge is no network"),
-        ({"method": "fedavg", "model": "linear", "target": "day"}, "it learns differences"),
-        ({"method": "fedavg", "model": "linear", "clients": "all"}, "clients have several cells"),
+        ({"method": "ridge"}, "ridge .*network"),
+        ({"method": "fedavg", "model": "linear", "target": "day"}, "differences"),
+        ({"method": "fedavg", "model": "linear", "clients": "all"}, "several cells"),
         ({"method": "fedavg", "model": "linear", "impute": "last-week"}, "gaps by last-week"),
     ],
 )
@@ -135,7 +135,7 @@ def test_a_model_that_cannot_be_exported_says_why(settings, reason):
 
 def test_too_short_a_graph_or_history_is_refused(tmp_path):
     forecaster = Forecaster("fedavg", model="linear", rounds=1, split="days:8,3,3").fit(town(14))
-    with pytest.raises(InputError, match="reads at least 72"):
+    with pytest.raises(InputError, match="least 72"):
         export_onnx(forecaster.model_, tmp_path / "m.onnx", 10)
-    with pytest.raises(InputError, match=r"the graph reads 1000; .* fewer steps"):
+    with pytest.raises(InputError, match=r"reads 1000; .*steps"):
         graph_inputs(forecaster.model_, forecaster.data_.series, 1000)

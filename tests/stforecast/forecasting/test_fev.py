@@ -62,6 +62,6 @@ def test_other_data_than_those_of_the_run_are_refused(change, ran, cube_path, tm
     with xr.open_dataset(cube_path, engine="h5netcdf") as ds:
         changed = change(ds.load())
     changed.to_netcdf(cube_path, engine="h5netcdf")
-    with pytest.raises(InputError, match=r"has changed since .*run was run"):
+    with pytest.raises(InputError, match="has changed"):
         export_fev(ran, tmp_path / "task")
     assert not (tmp_path / "task").exists()

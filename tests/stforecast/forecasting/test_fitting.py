@@ -1,6 +1,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from mentions import mentions
 
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
@@ -83,7 +84,7 @@ def test_the_target_of_the_lowest_validation_error_is_kept(method, caplog):
     target = chosen.config.window.target
     assert each[target][1] == error
     assert chosen.asked.window.target == "validation"
-    assert f"target: {target}, by the validation MSE (level " in caplog.text
+    assert mentions(caplog.text, f"target: {target},", "MSE (level ")
     pd.testing.assert_frame_equal(chosen.predict(data), each[target][0].predict(data))
     if method != "ridge":  # Its inputs hold the last value, so level and change are alike.
         assert target == "change"
@@ -107,7 +108,7 @@ def test_equal_errors_keep_the_level(table):
 def test_a_target_cannot_be_chosen_without_validation_targets(table):
     gap = table.copy()
     gap.iloc[24 * 6 : 24 * 8] = np.nan
-    with pytest.raises(InputError, match="has no observed validation target; choose another"):
+    with pytest.raises(InputError, match="observed validation"):
         Forecaster(
             "ridge", **read_by("ridge", WINDOW), split="days:6,2,2", target="validation"
         ).fit(gap)
@@ -126,7 +127,7 @@ def test_a_model_that_adds_the_last_value_learns_level_and_change_alike(table, l
 
 @pytest.mark.parametrize("target", ["change", "validation"])
 def test_the_naive_do_not_read_it_and_say_so(table, target):
-    with pytest.raises(InputError, match="seasonal_day does not read target"):
+    with pytest.raises(InputError, match=r"seasonal_day.*target"):
         Forecaster("seasonal_day", target=target)
     naive, same = (Forecaster("seasonal_day", split="days:6,2,2") for _ in range(2))
     naive.asked = naive.asked.with_target(target)
@@ -138,7 +139,7 @@ def test_a_history_must_reach_back_to_the_anchors(table):
     forecaster = Forecaster(
         "ridge", **read_by("ridge", WINDOW), split="days:8,1,1", target="week"
     ).fit(table)
-    with pytest.raises(InputError, match="the model reads 168 steps back"):
+    with pytest.raises(InputError, match="168 steps"):
         forecaster.predict(table.iloc[-100:])
 
 

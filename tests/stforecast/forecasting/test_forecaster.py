@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from mentions import mentions
 from safetensors.numpy import load_file
 
 from data_prep.base.errors import InputError
@@ -162,9 +163,9 @@ def test_ids_of_cells_are_text(fitted, table):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: t[[11, 33]], "the table: 1 of the 3 cells .* are missing, e.g. 22"),
-        (lambda t: t.resample("2h").mean(), "steps of 120 minutes, .* fitted on 60 minutes"),
-        (lambda t: t[-71:], "has 71 steps; the model reads 72 steps back"),
+        (lambda t: t[[11, 33]], "table: 1 .* 3 cells .* 22"),
+        (lambda t: t.resample("2h").mean(), "120 minutes.* 60 minutes"),
+        (lambda t: t[-71:], "71 steps; .*72 "),
     ],
 )
 def test_a_history_that_does_not_fit_is_refused(fitted, table, change, message):
@@ -273,7 +274,7 @@ def test_readings_that_are_not_believed_count_as_missing(table, tiny, caplog, tm
     for step, cell in places:
         odd.iloc[step, cell], gappy.iloc[step, cell] = 1e9 * (-1) ** cell, np.nan
     found, expected = (Forecaster("ridge", **settings).fit(data) for data in (odd, gappy))
-    assert "4 readings not believed: 2 of cell" in caplog.text
+    assert mentions(caplog.text, "4 readings", "2 of cell")
     assert found.data_.outliers() == {"11": 2, "22": 1, "33": 1}
     assert found.limits == expected.limits == (0, np.inf)
     pd.testing.assert_frame_equal(found.evaluate(), expected.evaluate())
@@ -295,13 +296,13 @@ def test_constant_cells_and_odd_periods_are_pointed_out(table, tiny, caplog):
 
 
 def test_an_unfitted_forecaster_says_so(table):
-    with pytest.raises(InputError, match="not fitted; call fit or"):
+    with pytest.raises(InputError, match="fit or"):
         Forecaster("solo").predict(table)
 
 
 def test_a_loaded_forecaster_cannot_be_evaluated(fitted, tmp_path):
     loaded = Forecaster.load(fitted("ridge").save(tmp_path))
-    with pytest.raises(InputError, match="does not hold the data"):
+    with pytest.raises(InputError, match="the data"):
         loaded.evaluate()
 
 
@@ -324,12 +325,12 @@ def edit(folder, change):
     [
         (
             lambda f: (f / "forecaster.json").unlink(),
-            r"forecaster.json: no model here \(found noth",
+            r"forecaster.json: .*\(found noth",
         ),
-        (lambda f: (f / "forecaster.json").write_text("{"), "forecaster.json: cannot be read as"),
-        (lambda f: edit(f, lambda a: a.update(format=99)), "format 99, this version reads 1"),
-        (lambda f: edit(f, lambda a: a.pop("cells")), "no 'cells' in the saved model"),
-        (lambda f: (f / "state.safetensors").unlink(), "state.safetensors: cannot be read"),
+        (lambda f: (f / "forecaster.json").write_text("{"), "forecaster.json: cannot"),
+        (lambda f: edit(f, lambda a: a.update(format=99)), "format 99, .*reads 1"),
+        (lambda f: edit(f, lambda a: a.pop("cells")), "'cells' .*model"),
+        (lambda f: (f / "state.safetensors").unlink(), "state.safetensors: .*read"),
         (lambda f: (f / "state.safetensors").write_bytes(b"xx"), "state.safetensors: cannot be"),
     ],
 )
@@ -342,7 +343,7 @@ def test_a_damaged_model_is_named(fitted, tmp_path, damage, message):
 
 def test_the_folder_above_a_run_is_told_what_to_give(fitted, tmp_path):
     fitted("ridge").save(tmp_path / "a" / "run" / "model")
-    with pytest.raises(InputError, match=r"no model here .*; give .* such as .*/a/run$"):
+    with pytest.raises(InputError, match=r"model .*/a/run$"):
         Forecaster.load(tmp_path)
 
 
@@ -399,18 +400,18 @@ def with_weights(forecaster):
 @pytest.mark.parametrize(
     ("method", "spoil", "message"),
     [
-        ("fedavg", with_scale(0.0), "scaler/std has values that are not above 0"),
-        ("last_value", with_scale(-1.0), "scaler/std has values that are not above 0"),
-        ("fedavg", with_scale(np.inf), "scaler/std has values that are not finite"),
-        ("fedavg", with_mean(np.nan), "scaler/mean has values that are not finite"),
-        ("fedavg", with_parameter(np.nan), "server/.* has values that are not finite"),
-        ("solo", with_parameter(np.inf), "clients/params/.* has values that are not finite"),
-        ("ridge", with_weights, "weights has values that are not finite"),
+        ("fedavg", with_scale(0.0), "scaler/std .*above 0"),
+        ("last_value", with_scale(-1.0), "scaler/std .*above 0"),
+        ("fedavg", with_scale(np.inf), "scaler/std.*finite"),
+        ("fedavg", with_mean(np.nan), "scaler/mean.*finite"),
+        ("fedavg", with_parameter(np.nan), "server/.* finite"),
+        ("solo", with_parameter(np.inf), "clients/params/.* finite"),
+        ("ridge", with_weights, "weights.*finite"),
     ],
 )
 def test_a_model_that_would_forecast_nonsense_is_refused(saved, method, spoil, message):
     folder = saved(method, spoil)
-    with pytest.raises(InputError, match=rf"model: {message}; fit and save it again"):
+    with pytest.raises(InputError, match=f"model: {message}"):
         Forecaster.load(folder)
 
 
@@ -420,7 +421,7 @@ METHODS_THAT_READ = ["fedavg", "ridge", "last_value", "seasonal_day", "historica
 @pytest.mark.parametrize("method", METHODS_THAT_READ)
 def test_nothing_is_forecast_from_nothing(cube, table, tiny, method):
     forecaster = Forecaster(method, **read_by(method, tiny), service="internet").fit(cube)
-    with pytest.raises(InputError, match="all values of value are missing"):
+    with pytest.raises(InputError, match="all values"):
         forecaster.predict(table.tz_localize("UTC") * np.nan)
 
 
@@ -438,7 +439,7 @@ def test_a_cell_of_which_nothing_is_known_is_named_and_gets_no_forecast(
     found = forecaster.predict(gone, steps=2)
     assert found[22].isna().all()
     np.testing.assert_array_equal(found.loc[whole.index, [11, 33]], whole[[11, 33]])
-    assert "the table: 1 of 3 cells, such as 22, have no observed inputs" in caplog.text
+    assert mentions(caplog.text, "table: 1 of 3", "22,", "inputs")
     interval = forecaster.predict_interval(gone)
     assert interval.lower[22].isna().all()
     assert interval.lower[11].notna().all()
@@ -448,10 +449,10 @@ def test_a_history_in_another_unit_is_told_of(cube, table, tiny, caplog):
     forecaster = Forecaster("fedavg", **tiny, service="internet").fit(cube)
     history = table.tz_localize("UTC")
     forecaster.predict(history)
-    assert "standard deviations away" not in caplog.text
+    assert "standard deviations" not in caplog.text
     history[22] *= 1000
     forecaster.predict(history)
-    assert "1 of 3 cells, such as 22, were lately" in caplog.text
+    assert mentions(caplog.text, "1 of 3", "22,", "lately")
 
 
 def test_missing_inputs_are_told_of(cube, table, tiny, caplog):
@@ -459,7 +460,7 @@ def test_missing_inputs_are_told_of(cube, table, tiny, caplog):
     history = table.tz_localize("UTC")
     history.iloc[-1, 2] = np.nan
     assert forecaster.predict(history).notna().all(axis=None)
-    assert "1 of 3 cells, such as 33, have missing inputs" in caplog.text
+    assert mentions(caplog.text, "1 of 3", "33,", "inputs")
 
 
 @pytest.mark.parametrize("impute", ["newest", "ffill", "last-week"])
@@ -469,11 +470,11 @@ def test_forecasts_from_old_readings_are_told_of(cube, table, tiny, caplog, impu
     history = table.tz_localize("UTC")
     history.iloc[-1:, 1] = np.nan
     forecaster.predict(history)
-    assert "no reading just before" not in caplog.text
+    assert "reading just" not in caplog.text
     history.iloc[-2:, 1] = np.nan
     assert forecaster.predict(history).notna().all(axis=None)
-    assert "1 of 3 cells have no reading just before the forecast, such as 22" in caplog.text
-    assert "which lacks the last 2 hours" in caplog.text
+    assert mentions(caplog.text, "1 of 3", "reading", "22")
+    assert "last 2 hours" in caplog.text
 
 
 def test_hours_that_are_never_recorded_are_not_told_of(cube, table, tiny, caplog):
@@ -482,10 +483,10 @@ def test_hours_that_are_never_recorded_are_not_told_of(cube, table, tiny, caplog
     history = history[: 24 * (len(history) // 24) - 20].copy()
     history.loc[history.index.hour < 4, 22] = np.nan
     forecaster.predict(history)
-    assert "no reading just before" not in caplog.text
+    assert "reading just" not in caplog.text
     history.iloc[-5:, 1] = np.nan
     forecaster.predict(history)
-    assert "such as 22, which lacks the last 5 hours" in caplog.text
+    assert mentions(caplog.text, "22,", "last 5 hours")
 
 
 @pytest.mark.parametrize(

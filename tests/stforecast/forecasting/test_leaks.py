@@ -138,6 +138,6 @@ def test_a_saved_model_can_be_checked(cube, tiny):
 
 def test_a_history_without_a_step_to_test_is_refused(table):
     forecaster = Forecaster("ridge", split="days:7,1,2").fit(table)
-    with pytest.raises(InputError, match="has 72 steps, and none after the 72 that the model"):
+    with pytest.raises(InputError, match=r"72 steps, .*72 "):
         forecaster.find_leaks(table[:72])
     assert not forecaster.find_leaks(table[:73])

@@ -117,10 +117,37 @@ def test_groups_have_busy_hours_growth_and_dates_of_their_own():
     assert set(found.long()["cell"]) == {"a", "b", "c", "x", "y", "all"}
 
 
+def test_a_given_growth_has_bounds_around_it_that_do_not_repeat_the_past_growth():
+    series = made(40, lambda week: 0.01 * week)
+    found = plan_months(series, until(series, 8), growth=1.2)
+    forecast, (lower, upper) = found.forecast, found.interval
+    middle = np.log(lower * upper / forecast**2) / 2
+    assert np.abs(middle.to_numpy()).max() < 0.05  # Eight weeks of the past growth are 0.08.
+
+
+def test_bounds_contain_the_forecast_where_all_past_forecasts_were_too_low():
+    series = made(11, lambda week: 0.3 * np.sqrt(np.floor(week)), noise=0.001)
+    found = plan_months(series, until(series, 5))
+    lower, upper = found.interval
+    assert (lower == found.forecast).all(axis=None)
+    assert (found.forecast < upper).all(axis=None)
+
+
+@pytest.mark.parametrize("begin", ["2024-09-02", "2024-02-05"])
+def test_weeks_begin_on_the_same_weekday_after_the_clock_has_changed(begin):
+    hours = pd.date_range(begin, periods=168 * 6, freq="h", tz="Europe/Berlin")
+    load = 2 + np.sin(2 * np.pi * hours.hour.to_numpy() / 24)
+    series = as_series(pd.DataFrame({"a": load, "b": 2 * load}, hours))
+    assert str(series.zone) == "Europe/Berlin"
+    found = plan_months(series, str((hours[-1] + pd.Timedelta("40D")).date()))
+    assert set(found.forecast.index.day_name()) == {"Monday"} == set(found.past.index.day_name())
+    assert set(found.forecast.index.hour) == {0}
+
+
 def test_a_cell_with_the_name_of_a_group_is_refused():
     table = pd.DataFrame(made(5).values, made(5).times, ["a", "b", "all"])
     series = as_series(table)
-    with pytest.raises(InputError, match="name of a group, all"):
+    with pytest.raises(InputError, match="group, all"):
         plan_months(series, until(series, 2), groups=Groups.of_columns({}, series.cells))
 
 
@@ -143,31 +170,31 @@ def test_speeds_pass_below():
 
 def test_short_histories_are_refused_or_warned_of(caplog):
     short = made(6)
-    with pytest.raises(InputError, match=r"10 weeks, which needs as many weeks .* found 6"):
+    with pytest.raises(InputError, match=r"10 weeks, .* 6"):
         plan_months(short, until(short, 10))
-    with pytest.raises(InputError, match="at least 4, found 3"):
+    with pytest.raises(InputError, match=r"least 4, .*3"):
         plan_months(made(3), until(made(3), 2))
     with caplog.at_level(logging.WARNING):
         found = plan_months(short, until(short, 5))
     assert found.tested == 2
-    assert "test forecasts of at most 2 weeks" in caplog.text
-    assert "11 weeks would test all" in caplog.text
-    assert "do not show the seasons" in caplog.text
+    assert "most 2 weeks" in caplog.text
+    assert "11 weeks" in caplog.text
+    assert "seasons" in caplog.text
     assert np.isfinite(found.interval.upper).all(axis=None)
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"until": "2021-05"}, "the history ends 2022-07"),
-        ({"until": "2022-07-02"}, "2022-07-02, and the history ends 2022-07-17;"),
-        ({"until": "soon"}, "give a month or a day"),
-        ({"until": "05.08.2022"}, "give a month or a day"),
-        ({"until": "2022-13"}, "give a month or a day"),
+        ({"until": "2021-05"}, "ends 2022-07"),
+        ({"until": "2022-07-02"}, "2022-07-02, .*2022-07-17;"),
+        ({"until": "soon"}, "month or .*day"),
+        ({"until": "05.08.2022"}, "month or .*day"),
+        ({"until": "2022-13"}, "month or .*day"),
         ({"until": "2022-08", "threshold": 0.0}, "above 0"),
-        ({"until": "2022-08", "threshold": {"a": 1.0}}, "2 of 3 cells have no threshold"),
-        ({"until": "2022-08", "growth": {"a": 1.1, "b": 1.2}}, "growth of cell c is missing"),
-        ({"until": "2022-08", "growth": -1.0}, "growth of cell a is -1; give factors above 0"),
+        ({"until": "2022-08", "threshold": {"a": 1.0}}, "2 of 3 .*threshold"),
+        ({"until": "2022-08", "growth": {"a": 1.1, "b": 1.2}}, "growth .*c is"),
+        ({"until": "2022-08", "growth": -1.0}, "growth .*a .*-1; .*0"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(given, message):
@@ -178,7 +205,7 @@ def test_what_cannot_be_planned_is_refused(given, message):
 def test_less_than_a_week_and_days_have_no_busy_hours():
     series = made(1)
     cut = as_series(pd.DataFrame(series.values[:100], series.times[:100], list("abc")))
-    with pytest.raises(InputError, match="less than a week"):
+    with pytest.raises(InputError, match="a week"):
         plan_months(cut, "2022-02")
     days = pd.date_range("2024-01-01", periods=100, freq="D")
     series = as_series(pd.DataFrame({"a": np.ones(100)}, days))

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from mentions import mentions
 from scipy.stats import norm
 
 from data_prep.base.errors import InputError
@@ -96,7 +97,7 @@ def test_thresholds_may_differ_by_cell_and_must_be_complete():
     centre = table([10.0], [10.0])
     found = exceedance(centre, centre - 1, centre + 1, {"a": 11.0, "b": 9.0}, 0.8)
     np.testing.assert_allclose(found.iloc[0], [0.1, 0.9])
-    with pytest.raises(InputError, match="1 of 2 cells have no threshold, such as b"):
+    with pytest.raises(InputError, match=r"1 of 2 .*threshold.* b"):
         exceedance(centre, centre, centre, {"a": 1.0}, 0.8)
 
 
@@ -119,8 +120,8 @@ def test_a_plan_beyond_the_bounds_gives_no_headroom_of_bounds_and_says_why(caplo
     row = plan(centre, (upper - 10, upper), 30.0).loc["a"]
     assert (row["headroom"], row["steps_above"]) == (-10.0, 1)
     assert row[["headroom_95", "highest_probability"]].isna().all()
-    assert "2 of 4 steps have bounds" in caplog.text
-    assert "train with horizon=4" in caplog.text
+    assert mentions(caplog.text, "2 of 4", "bounds")
+    assert mentions(caplog.text, "train", "horizon=4")
 
 
 def test_a_cell_without_forecast_has_no_number_of_steps_above():
@@ -131,7 +132,7 @@ def test_a_cell_without_forecast_has_no_number_of_steps_above():
 
 def test_forecasts_outside_their_bounds_are_refused():
     centre = table([10.0], [10.0])
-    with pytest.raises(InputError, match="forecast of cell a is 10, outside its bounds 2 and 6"):
+    with pytest.raises(InputError, match=r"cell a .*10, .*bounds 2 .*6"):
         exceedance(centre, centre - 8, centre - 4, 8.0, 0.9)
     rounded = exceedance(centre, centre - 1, centre - 1e-7, 11.0, 0.9)
     assert (rounded == 0).all(axis=None)
@@ -155,7 +156,7 @@ def test_probabilities_follow_from_bounds_that_are_not_cut_at_the_limits():
 def test_tables_that_are_cut_at_limits_give_no_probability():
     centre, bounds = table([5.0]), (table([0.0]), table([17.0]))
     centre.attrs["limits"] = (0.0, np.inf)
-    with pytest.raises(InputError, match=r"cut at 0, so that no probability.*limits=planning\.ANY"):
+    with pytest.raises(InputError, match=r"at 0, .*limits=planning\.ANY"):
         exceedance(centre, *bounds, 11.0, 0.9)
     centre.attrs["limits"] = ANY
     assert exceedance(centre, *bounds, 11.0, 0.9).notna().all(axis=None)
@@ -164,12 +165,12 @@ def test_tables_that_are_cut_at_limits_give_no_probability():
 @pytest.mark.parametrize("threshold", [100.0, 101.0])
 def test_thresholds_that_nothing_can_exceed_are_refused(threshold):
     centre = table([50.0])
-    with pytest.raises(InputError, match=f"threshold is {threshold:g}; it must be below 100"):
+    with pytest.raises(InputError, match=rf"threshold is {threshold:g}; .*100"):
         plan(centre, None, threshold, (0.0, 100.0))
     assert plan(centre, None, 99.0, (0.0, 100.0))["headroom"].item() == 49
     centre.attrs["service"] = "speed"
     assert plan(centre, None, 100.0, (0.0, 100.0))["headroom"].item() == -50
-    with pytest.raises(InputError, match="threshold is 0; it must be above 0"):
+    with pytest.raises(InputError, match="threshold is 0"):
         plan(centre, None, 0.0, (0.0, 100.0))
 
 

@@ -8,6 +8,7 @@ import pandas as pd
 import polars as pl
 import pytest
 from matplotlib.dates import date2num, num2date
+from mentions import mentions
 from sklearn.base import clone
 from sklearn.metrics import r2_score
 from sklearn.model_selection import GridSearchCV, TimeSeriesSplit
@@ -78,7 +79,7 @@ def test_errors_on_other_data_are_those_of_the_same_targets(fitted, table):
     assert {"mse", "raw_mae", "coverage", "width"} <= set(other["metric"])
     assert "mase" not in set(other["metric"])
     np.testing.assert_allclose(*both, rtol=1e-4)
-    with pytest.raises(InputError, match=r"has 73 steps; an evaluation needs 72 .* and 2 that"):
+    with pytest.raises(InputError, match=r"73 steps; .* 72 .*2 "):
         fitted.evaluate(table[:73])
 
 
@@ -140,14 +141,14 @@ def test_a_forecast_lies_between_its_bounds_whatever_their_limits(fitted, table,
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (None, "data is None, expected a DataFrame"),
-        (pd.Series([1.0, 2.0]), r"data is a pandas Series, .* series.to_frame\('cell'\)"),
-        (np.ones((3, 2)), r"data is a numpy ndarray without times, .* periods=3"),
-        ([1, 2], "data is a builtins list, expected a DataFrame"),
-        (pl.DataFrame({"a": [1.0]}), r"data is a polars DataFrame, .* by data.to_pandas\(\)"),
+        (None, "data is None, .*DataFrame"),
+        (pd.Series([1.0, 2.0]), r"pandas Series, .* series.to_frame\('cell'\)"),
+        (np.ones((3, 2)), "numpy ndarray .* periods=3"),
+        ([1, 2], "builtins list, .*DataFrame"),
+        (pl.DataFrame({"a": [1.0]}), r"polars DataFrame, .*data.to_pandas\(\)"),
         (
             pd.DataFrame({"v": 1.0}, pd.MultiIndex.from_tuples([("a", 1)], names=["cell", "time"])),
-            r"index of 2 levels \('cell', 'time'\), expected times alone; give df.reset_index\(\)",
+            r"2 levels \('cell', 'time'\), .*df.reset_index\(\)",
         ),
     ],
 )
@@ -162,7 +163,7 @@ def test_what_is_no_data_is_named(fitted, data, message):
 def test_a_history_that_is_no_data_is_named_by_the_model_of_a_file(table, tmp_path):
     table.rename_axis("time").to_csv(tmp_path / "cells.csv")
     forecaster = Forecaster("ridge", **RIDGE).fit(tmp_path / "cells.csv")
-    with pytest.raises(InputError, match="data is a pandas Series"):
+    with pytest.raises(InputError, match="pandas Series"):
         forecaster.predict(table[table.columns[0]])
 
 
@@ -172,7 +173,7 @@ def test_a_history_with_values_that_training_never_had_is_told_of(fitted, table,
     history = table.astype(float)
     history.iloc[-1, 0] = -1.0
     fitted.predict(history)
-    assert "1 value outside the limits 0 and inf, such as -1 of cell" in caplog.text
+    assert mentions(caplog.text, "1 value", "0 and inf,", "-1 ")
 
 
 def test_advice_names_parameters_of_python(table):
@@ -186,7 +187,7 @@ def test_advice_names_parameters_of_python(table):
 def test_a_table_with_times_as_index_is_put_into_longer_steps(table):
     cube = stforecast.open_cube(table, resample="2h", agg="sum")
     np.testing.assert_allclose(cube["value"], table.resample("2h").sum())
-    with pytest.raises(InputError, match=r"each row is an event, but .* give df.reset_index\(\)"):
+    with pytest.raises(InputError, match=r"event, .*df.reset_index\(\)"):
         stforecast.open_cube(table, resample="2h", agg="count")
 
 
@@ -209,7 +210,7 @@ def test_fit_open_and_forecast_take_the_same(table, tmp_path):
             np.testing.assert_allclose(found, first, rtol=1e-12)
     with pytest.raises(InputError, match="option of open_cube"):
         stforecast.open_cube(tmp_path / "cells.csv", unit="MB")
-    with pytest.raises(InputError, match="units is an option of tables"):
+    with pytest.raises(InputError, match=r"units .*option"):
         stforecast.open_cube(path, units="MB")
 
 
@@ -232,7 +233,7 @@ def test_a_frame_whose_index_counts_rows_is_read_like_the_table_of_a_file(table)
         for forecast in forecasts:
             np.testing.assert_allclose(forecast, first.predict(table), rtol=1e-9, err_msg=name)
     assert own.predict().index.tz is not None
-    with pytest.raises(InputError, match="the DataFrame: no column 'time' among '11', '22'"):
+    with pytest.raises(InputError, match=r"'time' .*'11', '22'"):
         Forecaster("ridge", **RIDGE).fit(table.reset_index(drop=True))
 
 
@@ -242,7 +243,7 @@ def test_a_fitted_model_forecasts_from_its_data_and_a_loaded_one_is_given_them(t
     pd.testing.assert_frame_equal(
         fitted.predict_interval().lower, fitted.predict_interval(table).lower
     )
-    with pytest.raises(InputError, match="a loaded forecaster does not hold the data"):
+    with pytest.raises(InputError, match="loaded"):
         Forecaster.load(fitted.save(tmp_path)).predict()
 
 
@@ -364,7 +365,7 @@ def test_mlflow_and_wandb_are_called_as_they_expect(table, tiny, monkeypatch):
 
 def test_an_absent_tracker_says_how_to_install_it(table, tiny, monkeypatch):
     monkeypatch.setitem(sys.modules, "mlflow", None)
-    with pytest.raises(InputError, match="mlflow is not installed; pip install mlflow-skinny"):
+    with pytest.raises(InputError, match=r"mlflow .*mlflow-skinny"):
         Forecaster("fedavg", **tiny).fit(table, callbacks=[MLflow()])
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from mentions import mentions
 
 from data_prep.base.errors import InputError
 from stforecast.forecasting.config import read_by
@@ -75,7 +76,7 @@ def test_two_runs_do_not_write_into_one_folder(cube_path, tiny, tmp_path, monkey
             lambda: run(method, cube_path, out, read_by(method, settings)),
             lambda: resume(out),
         ):
-            with pytest.raises(InputError, match=r"process \d+ .* is writing there") as caught:
+            with pytest.raises(InputError, match=r"process \d+ .*writing") as caught:
                 begin()
             refused.append(caught.value)
         return fit(*args, **options)
@@ -154,7 +155,7 @@ def test_the_saved_model_predicts(finished, cube):
 
 def test_a_finished_run_is_not_overwritten(finished, tiny):
     before = (finished.folder / "run.json").read_bytes()
-    with pytest.raises(InputError, match=r"fuels already holds a finished run; choose another"):
+    with pytest.raises(InputError, match=r"fuels .*finished"):
         run(
             "ridge",
             finished.about["data"],
@@ -165,7 +166,7 @@ def test_a_finished_run_is_not_overwritten(finished, tiny):
 
 
 def test_a_file_in_place_of_the_folder_is_refused_before_the_work(cube_path, tiny):
-    with pytest.raises(InputError, match=r"town\.nc is a file; choose a folder for out"):
+    with pytest.raises(InputError, match=r"town\.nc .*file"):
         run("solo", cube_path, cube_path / "run", {**tiny, "service": "sms"})
 
 
@@ -176,14 +177,14 @@ def test_run_json_is_written_last(cube_path, tiny, tmp_path, monkeypatch):
 
     monkeypatch.setattr(xr.Dataset, "dump_to_store", fail)
     out = tmp_path / "run"
-    with pytest.raises(InputError, match=r"run: cannot be written \(.*\); free some space"):
+    with pytest.raises(InputError, match=r"run: .*\(.*\); .*space"):
         run("ridge", cube_path, out, {**read_by("ridge", tiny), "service": "sms"})
     assert not (out / "run.json").exists()
-    with pytest.raises(InputError, match="not a finished run"):
+    with pytest.raises(InputError, match=r"not .*finished"):
         ForecastRun.open(out)
     monkeypatch.undo()
     assert run("ridge", cube_path, out, {**read_by("ridge", tiny), "service": "sms"}).rounds().empty
-    with pytest.raises(InputError, match=r"not a finished run .* give .*/run$"):
+    with pytest.raises(InputError, match=r"finished .*/run$"):
         ForecastRun.open(tmp_path)
 
 
@@ -222,7 +223,7 @@ def test_runs_are_found_below_folders_in_order(finished, tmp_path):
 @pytest.mark.parametrize("name", ["empty", "absent"])
 def test_a_folder_without_runs_is_named(tmp_path, name):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=rf"{name}: no finished run here"):
+    with pytest.raises(InputError, match=rf"{name}: no finished"):
         ForecastRun.find([tmp_path / name])
 
 
@@ -249,7 +250,7 @@ def test_a_run_without_a_finite_error_ends_with_an_error(cube_path, tiny, tmp_pa
 
     monkeypatch.setattr(Forecaster, "errors", overflowed)
     settings = {"service": "sms", "split": tiny["split"]}
-    with pytest.raises(InputError, match="error over the test part is nan, expected a finite numb"):
+    with pytest.raises(InputError, match=r"test part .*nan, "):
         run("last_value", cube_path, tmp_path / "run", settings)
     assert not (tmp_path / "run" / "run.json").exists()
 
@@ -270,8 +271,8 @@ def test_a_copy_of_a_run_counts_once_and_another_seed_counts(finished, tmp_path,
     (tmp_path / "other" / "run.json").write_text(json.dumps(about))
     found = ForecastRun.find([tmp_path])
     assert [run.folder.name for run in found] == ["a", "other"]
-    assert f"{tmp_path / 'copy'} is a copy of {tmp_path / 'a'}, and is left out" in caplog.text
+    assert mentions(caplog.text, f"{tmp_path / 'copy'}", "copy", f"{tmp_path / 'a'}, ")
     metrics = tmp_path / "copy" / "metrics.csv"
     metrics.write_text(metrics.read_text().replace("0.1", "0.2"))
-    with pytest.raises(InputError, match=r"copy and .*a have the same label, .* but other results"):
+    with pytest.raises(InputError, match=r"copy .*a .*label"):
         ForecastRun.find([tmp_path])

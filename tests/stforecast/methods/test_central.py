@@ -110,7 +110,7 @@ def test_a_graph_model_lets_one_cell_read_another_and_other_models_do_not(series
 
 @pytest.mark.parametrize("settings", [{"participation": 0.5}, {"bits": 8}, {"robust": "median"}])
 def test_settings_of_a_federation_are_refused(settings):
-    with pytest.raises(InputError, match=f"central does not read {min(settings)}; leave it out"):
+    with pytest.raises(InputError, match=rf"central.*{min(settings)}"):
         Forecaster("central", model="mlp", **settings)
 
 

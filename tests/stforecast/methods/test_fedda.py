@@ -242,7 +242,7 @@ def test_places_reach_the_clustering(expected):
 
 def test_a_diverging_warm_up_says_so():
     run = federation(samples_of(), warmup_lr=1e8, warmup_epochs=50)
-    with pytest.raises(InputError, match=r"warmup_lr is 100000000.0; take a smaller warmup_lr"):
+    with pytest.raises(InputError, match=r"warmup_lr is 100000000.0"):
         run.run_round()
 
 
@@ -606,7 +606,7 @@ def test_clients_get_the_global_model_or_that_of_their_cluster(method):
         ({"clusters": 0}, "clusters is 0"),
         ({"phi": 0.0}, "phi is 0.0"),
         ({"phi": 1.1}, "phi is 1.1"),
-        ({"rho": float("nan")}, "rho is nan; it must be finite"),
+        ({"rho": float("nan")}, "rho is nan"),
         ({"epsilon": 0.0}, "epsilon is 0.0"),
         ({"warmup_epochs": -1}, "warmup_epochs is -1"),
         ({"warmup_lr": 0.0}, "warmup_lr is 0.0"),
@@ -629,7 +629,7 @@ def test_the_defaults_are_the_released_codes():
 def test_less_than_a_period_is_refused():
     data = samples_of()
     sizes = torch.tensor([26, 3, 26, 26])
-    with pytest.raises(InputError, match="client 1 has 3 training samples, a period has 4"):
+    with pytest.raises(InputError, match=r"client 1 .*3 .*period .*4"):
         federation(ClientData(data.tensors, sizes), training={"batch_size": 2})
 
 

@@ -501,7 +501,7 @@ def test_every_level_of_a_quantile_forecast_begins_at_the_map(table):
 
 
 def test_quantiles_need_a_round_that_trains_the_network(table):
-    with pytest.raises(InputError, match="there is 1 round; set rounds to 2 or more"):
+    with pytest.raises(InputError, match=r"1 round; .*2 "):
         Forecaster("fedlean", loss="quantile", rounds=1, **SMALL).fit(table)
 
 
@@ -532,7 +532,7 @@ def test_a_correction_moves_the_quantiles_of_a_step_together(table):
 def test_a_history_must_reach_as_far_back_as_the_inputs(table):
     forecaster = Forecaster("fedlean", split=SPLIT, rounds=1).fit(table)
     assert len(forecaster.predict(table[-168:])) == 1
-    with pytest.raises(InputError, match="has 167 steps; the model reads 168 steps back"):
+    with pytest.raises(InputError, match=r"167 steps; .*168 "):
         forecaster.predict(table[-167:])
 
 

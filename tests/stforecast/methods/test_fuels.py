@@ -676,8 +676,8 @@ def test_defaults_are_those_of_the_paper():
 @pytest.mark.parametrize(
     ("training", "message"),
     [
-        ({"batch_size": 1}, "a period of 4 steps cannot be .* set batch_size=4"),
-        ({"shuffle": True}, "leave out shuffle"),
+        ({"batch_size": 1}, "4 steps .*batch_size=4"),
+        ({"shuffle": True}, "out shuffle"),
     ],
 )
 def test_batches_must_be_periods_in_order(training, message):
@@ -688,7 +688,7 @@ def test_batches_must_be_periods_in_order(training, message):
 def test_concatenated_prototypes_need_equal_sizes():
     data = samples_of(make_series(2))
     unequal = ClientData(data.tensors, torch.tensor([10, 8]))
-    with pytest.raises(InputError, match="clients of equal size"):
+    with pytest.raises(InputError, match="equal size"):
         federation(unequal, prototypes="concat")
     federation(unequal).run_round()
 

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from cut_windows import cut_windows
+from mentions import mentions
 
 from data_prep.base.errors import InputError
 from stforecast.data.profiles import slot_order, slots_of
@@ -288,19 +289,19 @@ def test_every_batch_has_one_sample_of_each_slot():
 
 
 def test_too_few_samples_for_a_batch_are_refused():
-    with pytest.raises(InputError, match="a whole period of 24 steps, a client has 4 training"):
+    with pytest.raises(InputError, match=r"period .*24 .* 4 training"):
         federation(period=24, batch_size=4, days=4 / 24)
 
 
 def test_what_is_not_the_papers_is_noted(caplog):
     caplog.set_level("INFO")
     federation(period=12, batch_size=4)
-    assert "a period of 12 steps has 4 slots of 3;" in caplog.text
-    assert "batches an epoch" not in caplog.text
+    assert mentions(caplog.text, "12 steps", "4 slots", "3;")
+    assert "batches an" not in caplog.text
     caplog.clear()
     federation(period=4, batch_size=4)
     assert "slots" not in caplog.messages[0].split(";")[0]
-    assert "4 batches an epoch" in caplog.text
+    assert "4 batches" in caplog.text
 
 
 def test_a_forecaster_of_ten_minutes_has_hourly_slots():

@@ -144,14 +144,14 @@ def test_single_precision_is_summed_in_double():
 
 def test_shapes_must_agree():
     y_hat, y, mask = forecasts()
-    with pytest.raises(InputError, match=r"forecasts \(3, 7, 1\), targets \(3, 7, 4\) and mask"):
+    with pytest.raises(InputError, match=r"forecasts \(3, 7, 1\), targets \(3, 7, 4\) "):
         evaluate(y_hat[..., :1], y, mask)
     with pytest.raises(InputError, match="2 clients"):
         evaluate(y_hat, y, mask, clients=["a", "b"])
 
 
 def test_an_unknown_metric_lists_the_known():
-    with pytest.raises(InputError, match=f"choose one of: {', '.join(sorted(METRICS))}"):
+    with pytest.raises(InputError, match=f"one of: {', '.join(sorted(METRICS))}"):
         evaluate(*forecasts(), metrics=["mdape"])
 
 
@@ -239,5 +239,5 @@ def test_clients_errors_are_those_of_utilsforecast():
 def test_a_function_that_is_no_metric_is_named(monkeypatch, update, got):
     mine = Metric("mine", "mine", update)
     monkeypatch.setattr(METRICS, "find", {"mine": mine}.__getitem__)
-    with pytest.raises(InputError, match=rf"metric mine: .* returned shapes {got}, expected a pa"):
+    with pytest.raises(InputError, match=rf"mine: .*shapes {got}, "):
         evaluate(*forecasts(), metrics=["mine"])

@@ -97,7 +97,7 @@ def test_it_is_found_by_its_name():
     [
         ({"hidden_size": 0}, "hidden_size is 0"),
         ({"num_layers": 0}, "num_layers is 0"),
-        ({"dropout": 1.0}, r"dropout is 1.0; it must be in \[0, 1\)"),
+        ({"dropout": 1.0}, r"dropout is 1.0; .*\[0, 1\)"),
         ({"dropout": -0.1}, "dropout is -0.1"),
         ({"dropout": float("nan")}, "dropout is nan"),
     ],
@@ -109,5 +109,5 @@ def test_impossible_options_are_refused(options, message):
 
 @pytest.mark.parametrize("further", [{"extra_lags": "168"}, {"calendar": "day"}])
 def test_inputs_that_it_does_not_read_are_refused(further):
-    with pytest.raises(InputError, match=r"reads closeness and periods only; .* model='mlp'"):
+    with pytest.raises(InputError, match=r"closeness.*model='mlp'"):
         DualLSTM(WindowSpec(**further))

@@ -86,15 +86,15 @@ def test_the_file_of_clients_chooses_the_models(hourly, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"models": "mlp, mlp"}, "models is 'mlp, mlp'; name different models"),
+        ({"models": "mlp, mlp"}, "models is 'mlp, mlp'"),
         ({"models": "mlp, gru"}, "unknown model 'gru'"),
-        ({"models": "mlp, stid"}, "stid distinguishes cells; leave it out of models"),
-        ({"models": "mlp:hidden=8"}, "unknown setting of mlp 'hidden'"),
-        ({"models": "mlp:inputs=sms"}, "unknown further service 'sms'; choose one of: none"),
+        ({"models": "mlp, stid"}, "stid .*cells"),
+        ({"models": "mlp:hidden=8"}, "mlp 'hidden'"),
+        ({"models": "mlp:inputs=sms"}, "service 'sms'; .*none"),
         ({"models": "mlp:hidden_size=big"}, "hidden_size is 'big'"),
-        ({"method": "fedavg"}, "fedavg exchanges whole models or pools data, but the clients'"),
-        ({"method": "fedamp"}, "fedamp exchanges whole models"),
-        ({"method": "central"}, "central exchanges whole models or pools data"),
+        ({"method": "fedavg"}, "fedavg .*whole"),
+        ({"method": "fedamp"}, "fedamp .*whole"),
+        ({"method": "central"}, "central .*whole"),
     ],
 )
 def test_what_cannot_work_is_refused_before_training(settings, message, hourly):
@@ -104,11 +104,11 @@ def test_what_cannot_work_is_refused_before_training(settings, message, hourly):
 
 def test_a_file_of_clients_that_does_not_fit_is_refused(hourly, tmp_path):
     file = owners(tmp_path, *["linear", "mlp"] * 3)
-    with pytest.raises(InputError, match="'linear', which is not among mlp; name it in models"):
+    with pytest.raises(InputError, match=r"'linear', .*mlp"):
         fitted(hourly, models="mlp", clients=file)
-    with pytest.raises(InputError, match="has a column model, but the model of all is mlp"):
+    with pytest.raises(InputError, match=r"column .*mlp"):
         fitted(hourly, model="mlp", clients=file)
-    with pytest.raises(InputError, match="client a has the model ''; name one in its lines"):
+    with pytest.raises(InputError, match=r"client a .*''"):
         fitted(hourly, clients=owners(tmp_path, "", *["mlp"] * 5))
 
 
@@ -154,5 +154,5 @@ def test_a_cell_without_the_service_takes_part(with_services):
 
 def test_new_cells_have_no_model_to_take(hourly):
     forecaster = fitted(hourly)
-    with pytest.raises(InputError, match="clients have different models; train again"):
+    with pytest.raises(InputError, match="have different"):
         forecaster.adapt(hourly.rename(columns={"a": "z"}))

@@ -97,7 +97,7 @@ def test_sines_are_those_of_positions():
 
 
 def test_widths_and_windows_that_do_not_fit_are_refused():
-    with pytest.raises(InputError, match="width is 10, which must be even and a multiple"):
+    with pytest.raises(InputError, match="width is 10"):
         PatchTransformerOptions(width=10)
-    with pytest.raises(InputError, match="patch_transformer reads readings only"):
+    with pytest.raises(InputError, match=r"patch_transformer .*only"):
         PatchTransformer(WindowSpec(calendar="day"))

@@ -5,6 +5,7 @@ import logging
 import pandas as pd
 import pytest
 import torch
+from mentions import mentions
 from torch import nn
 
 from data_prep.base.errors import InputError
@@ -133,12 +134,12 @@ def test_its_size_is_that_of_the_released_code():
 def test_without_a_calendar_it_says_that_time_has_no_identity(caplog):
     with caplog.at_level(logging.WARNING):
         params = population(window=WindowSpec(period=24)).initial()
-    assert "times of day have no identity" in caplog.text
+    assert mentions(caplog.text, "times", "identity")
     assert not any(name.startswith(("encoder.time", "encoder.day")) for name in params)
 
 
 def test_impossible_options_are_refused():
-    with pytest.raises(InputError, match=r"dropout is 1.0; it must be in \[0, 1\)"):
+    with pytest.raises(InputError, match=r"dropout is 1.0; .*\[0, 1\)"):
         STIDOptions(dropout=1.0)
     with pytest.raises(InputError, match="num_layers is 0"):
         STIDOptions(num_layers=0)

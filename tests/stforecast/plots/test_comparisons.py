@@ -66,7 +66,7 @@ def test_the_lowest_error_in_busy_hours_comes_first(tested):
 
 def test_hours_refuse_runs_with_other_targets(tested):
     other = tested("b", BUSY, BUSY, start="2013-12-04")
-    with pytest.raises(InputError, match="different targets; draw"):
+    with pytest.raises(InputError, match="different targets"):
         hours([tested("a", BUSY, BUSY), other])
 
 
@@ -241,8 +241,8 @@ def test_cells_are_points_at_ratios_to_seasonal_naive(tested):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"metric": "raw_mea"}, "no forecasts of seasonal naive|unknown metric 'mea'"),
-        ({}, "no forecasts of seasonal naive"),
+        ({"metric": "raw_mea"}, "seasonal naive|'mea'"),
+        ({}, "seasonal naive"),
     ],
 )
 def test_cells_refuse_what_is_not_there(tested, options, message):
@@ -281,7 +281,7 @@ def test_ablations_are_not_ranked(tested):
 
 def test_ranks_need_three_methods(tested):
     runs = [tested(name, *by_cell(1, 2)) for name in "ab"]
-    with pytest.raises(InputError, match=r"2 main methods .* 2 clients; .* 3"):
+    with pytest.raises(InputError, match=r"2 main .*2 .*3"):
         ranks(runs)
 
 
@@ -330,4 +330,4 @@ def test_the_front_joins_methods_that_send_less_or_have_less_error(make_run):
     (ax,) = fig.axes
     np.testing.assert_allclose(ax.lines[0].get_xydata(), [(0, 4.0), (20, 2.0), (100, 1.0)])
     np.testing.assert_allclose(labelled(ax)["fedavg: 30, 3"].get_xydata(), [(30, 3.0)])
-    assert "pool all records: central" in fig.legends[0].get_title().get_text()
+    assert "records: central" in fig.legends[0].get_title().get_text()

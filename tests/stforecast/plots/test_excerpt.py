@@ -71,10 +71,10 @@ def test_figures_of_training_say_that_they_have_no_parts(run, name):
     [
         (
             {"cells": "a,bb"},
-            r"no cell 'bb' among the 3 that were tested: a, b, c \(did you mean 'b'",
+            "'bb' .*3 .*: a, b, c .*'b'",
         ),
-        ({"start": "2025"}, "no target in these times; the test part has targets from 2024-01-13"),
-        ({"end": "noon?"}, "cannot read the time 'noon\\?'"),
+        ({"start": "2025"}, "target .*2024-01-13"),
+        ({"end": "noon?"}, r"time 'noon\?'"),
     ],
 )
 def test_parts_that_do_not_exist_are_named(run, options, message):
@@ -115,7 +115,7 @@ def test_errors_of_runs_with_the_same_targets_have_one_scale(scaled, caplog):
     assert [run.score() for run in scaled] == [1, 1, 0.25]
     assert [run.score() for run in on_one_scale(scaled, "mse")] == [1, 1, 1]
     assert [run.score() for run in on_one_scale(scaled, "raw_mae")] == [1, 1, 0.25]
-    assert "divided by that of the first run" in caplog.text
+    assert "first run" in caplog.text
 
 
 @pytest.mark.repeats

@@ -140,9 +140,9 @@ def test_a_bar_without_a_finite_error_says_so(make_run):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"metric": "mea"}, "unknown metric 'mea'; choose one of: mae, mse"),
-        ({"reference": "solo"}, "reference 'solo' is neither a number nor a bar: fuels"),
-        ({"reference": "nan"}, "reference 'nan' is not finite"),
+        ({"metric": "mea"}, "'mea'; .*: mae, mse"),
+        ({"reference": "solo"}, "'solo' .*: fuels"),
+        ({"reference": "nan"}, "'nan' .*finite"),
     ],
 )
 def test_bars_refuse_what_is_not_there(make_run, options, message):
@@ -222,15 +222,15 @@ def test_a_value_without_a_finite_error_is_a_gap_that_the_legend_names(make_run)
 @pytest.mark.parametrize(
     ("one", "other", "setting", "message"),
     [
-        ({"tau": 1.0}, {"tau": 1.0}, None, "these runs differ in no number"),
-        ({"tau": 1.0, "rho": 1.0}, {"tau": 2.0, "rho": 2.0}, None, "differ in tau, rho; choose"),
-        ({"tau": 1.0, "rho": 1.0}, {"tau": 2.0, "rho": 2.0}, "tau", "no two .* in tau alone"),
-        ({"tau": 1.0}, {"tau": 1.0}, "tau", "no two of these runs differ in tau alone"),
-        ({"tau": 1.0}, {"tau": 2.0}, "tua", "unknown setting 'tua'; choose one of: tau"),
-        ({"split": "fuels"}, {"split": "fedda"}, "split", "split is 'fuels'; a sweep needs a numb"),
-        ({"inter": True}, {"inter": False}, "inter", "inter is True; a sweep needs a number"),
-        ({"seed": 1}, {"seed": 2}, "seed", "seed is 1; a sweep needs a number that makes a diff"),
-        ({"tau": 1.0}, {}, "tau", "lacks the setting that other runs of fuels have"),
+        ({"tau": 1.0}, {"tau": 1.0}, None, "no number"),
+        ({"tau": 1.0, "rho": 1.0}, {"tau": 2.0, "rho": 2.0}, None, "tau, rho;"),
+        ({"tau": 1.0, "rho": 1.0}, {"tau": 2.0, "rho": 2.0}, "tau", "no .*tau"),
+        ({"tau": 1.0}, {"tau": 1.0}, "tau", "no .*tau"),
+        ({"tau": 1.0}, {"tau": 2.0}, "tua", "'tua'; .*tau"),
+        ({"split": "fuels"}, {"split": "fedda"}, "split", "split is 'fuels'"),
+        ({"inter": True}, {"inter": False}, "inter", "inter is True"),
+        ({"seed": 1}, {"seed": 2}, "seed", "seed is 1"),
+        ({"tau": 1.0}, {}, "tau", "lacks .*fuels"),
     ],
 )
 def test_a_sweep_refuses_runs_that_make_no_line(make_run, one, other, setting, message):

@@ -14,8 +14,7 @@ from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.groups import read_groups
 from stforecast.forecasting.outlook import Outlook, make_outlook
 from stforecast.plots.cell_map import find_places
-from stforecast.report.sections.coming import coming, unfounded
-from stforecast.report.sections.exceedances import exceedances
+from stforecast.report.sections.coming import coming, exceedances, unfounded
 from stforecast.report.tables import Arrays, Table
 from stforecast.report.write import ReportPage
 
@@ -95,7 +94,7 @@ def test_the_plan_has_the_bounds_of_each_cell_and_no_column_twice(town, town_ahe
     made.add_outlook(run, *town_ahead)
     row = made.sections[0].tables[-1].rows[0]
     assert [*row] == [
-        "cell", "peak at", "peak", "bounds then", "headroom", "probability", "time above",
+        "cell", "peak", "peak at", "bounds then", "headroom", "probability", "time above",
     ]  # fmt: skip
     at = found.plan.loc["busy", "peak_time"]
     lower, upper = (bound.loc[at, "busy"] for bound in found.interval)
@@ -277,9 +276,9 @@ def test_spans_above_the_threshold_are_listed_the_most_probable_first(town):
     (table,) = found.tables
     assert table.opens == "cell"
     assert [[*row.values()] for row in table.rows] == [
-        ["b", "90.0 %", "2024-03-15 22:00", "2024-03-16 00:00", "2", "25", "20"],
-        ["a", "80.0 %", "2024-03-15 23:00", "2024-03-16 01:00", "2", "13", "10"],
-        ["a", "60.0 %", "2024-03-15 21:00", "2024-03-15 22:00", "1", "11", "10"],
+        ["b", "90.0 %", "2024-03-15 Fri 22:00", "2024-03-16 Sat 00:00", "2", "25", "20"],
+        ["a", "80.0 %", "2024-03-15 Fri 23:00", "2024-03-16 Sat 01:00", "2", "13", "10"],
+        ["a", "60.0 %", "2024-03-15 Fri 21:00", "2024-03-15 Fri 22:00", "1", "11", "10"],
     ]
 
 

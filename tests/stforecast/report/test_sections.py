@@ -17,7 +17,7 @@ def test_a_section_of_something_unknown_is_refused():
     def weather(rain):
         """Rain."""
 
-    with pytest.raises(InputError, match=r"it needs rain; known are .*outlook"):
+    with pytest.raises(InputError, match=r"rain; .*outlook"):
         needs(weather)
 
 
@@ -46,5 +46,5 @@ def test_a_section_without_its_needs_or_without_content_is_left_out(monkeypatch)
     page.add(outlook=1, model=3, room=4)
     assert [section.name for section in page.sections] == ["2", "4", "model"]
     assert given[1] == (1, 3)
-    with pytest.raises(InputError, match="section d returned str"):
+    with pytest.raises(InputError, match=r"d .*str"):
         page.add(board=5)

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from in_service import DAYS, values, write
+from mentions import mentions
 
 from data_prep.cube import open_cube
 from data_prep.sets.table import prepare
@@ -39,16 +40,16 @@ def history(run):
 @pytest.mark.parametrize(
     ("day", "kind", "reason"),
     [
-        (DAY * 1000, "unit", "3 of 3 cells are about 1000 times what was expected"),
+        (DAY * 1000, "unit", "3 of 3 cells"),
         (DAY / 1024, "unit", "about 1/1"),
-        (pd.concat([DAY[:16], DAY[16:] * 1000]), "unit", "but not at all times"),
-        (TWO_DAYS, "unit", "times what was expected on day 2 of it"),
-        (DAY * 0 - 1, "constant", "all 72 readings are -1"),
-        (DAY * 0, "constant", "all 72 readings are 0"),
-        (DAY * 0 + 77, "constant", "all 72 readings are 77"),
-        (DAY.iloc[::2], "cadence", "steps of 120 minutes, but the history has steps of 60 minutes"),
-        (moved(24 * 30), "future", "it ends at 2024-03-11 23:00:00"),
-        (moved(5), "zone", "5 hours too late"),
+        (pd.concat([DAY[:16], DAY[16:] * 1000]), "unit", "not at"),
+        (TWO_DAYS, "unit", "on day 2"),
+        (DAY * 0 - 1, "constant", "readings are -1"),
+        (DAY * 0, "constant", "readings are 0"),
+        (DAY * 0 + 77, "constant", "readings are 77"),
+        (DAY.iloc[::2], "cadence", "120 minutes"),
+        (moved(24 * 30), "future", "ends at 2024-03-11 23:00:00"),
+        (moved(5), "zone", "5 hours"),
         (DAY.set_axis(["c", "b", "a"], axis=1), "swapped", "a as c"),
     ],
 )  # fmt: skip
@@ -128,7 +129,7 @@ def test_corrections_of_old_days_by_one_factor_are_held_back(updated, tmp_path):
     old = values().iloc[24 * 5 : 24 * 7]
     done = update(run, write(1.5 * old, tmp_path / "old.csv"), now=PRESENT)
     assert (done.action, done.about["kind"]) == (HELD, "unit")
-    assert "about 1.5 times the records that they replace" in done.about["reason"]
+    assert mentions(done.about["reason"], "1.5 times", "records")
     np.testing.assert_array_equal(history(run), before)
     update(run, tmp_path / "old.csv", now=PRESENT, accept=True)
     # The right ones are nearer to what is usual.
@@ -170,13 +171,13 @@ def test_a_held_delivery_is_judged_again_after_its_factor(service, tmp_path, cap
     right = str(write(DAY, tmp_path / "right.csv"))
     with pytest.raises(SystemExit):
         main(["update", str(run), "--new", right, "--factor", "1000"])
-    assert "give it again without --factor" in capsys.readouterr().err
+    assert "without --factor" in capsys.readouterr().err
 
 
 def test_rows_that_are_missing_are_taken_as_such(service, tmp_path, capsys):
     run, _ = service
     path = str(write(DAY.iloc[::2], tmp_path / "odd.csv"))
-    assert "give it again with --accept" in update(run, path).about["remedy"]
+    assert "with --accept" in update(run, path).about["remedy"]
     done = update(run, path, accept=True)
     assert "11 steps missing between its rows" in done.about["notes"]
     np.testing.assert_array_equal(history(run)[24 * DAYS :: 2], DAY.iloc[::2])
@@ -197,8 +198,8 @@ def test_shorter_steps_that_are_merged_otherwise_are_asked_about(service, tmp_pa
         done = update(run, cube)
         assert done.action == action
         if action == HELD:
-            assert "are the mean of shorter ones" in done.about["reason"]
-            assert "prepare it with --agg sum; " in done.about["remedy"]
+            assert "shorter ones" in done.about["reason"]
+            assert "--agg sum; " in done.about["remedy"]
     np.testing.assert_allclose(history(run)[-24:], DAY.to_numpy(), atol=0.02)
 
 

@@ -303,10 +303,10 @@ def test_a_users_own_file_of_any_size_is_a_backbone(tmp_path):
     ("name", "weight", "words"),
     [
         ("blocks.2.attn.qkv.weight", torch.ones(72, 20), r"found \(72, 20\), expected \(72, 24\)"),
-        ("blocks.1.norm2.bias", None, r"found nothing, expected \(24,\)"),
-        ("blocks.0.attn.q_norm.weight", torch.ones(6), r"found \(6,\), expected nothing"),
-        ("reg_token", None, "11 position embeddings form no square grid"),
-        ("pos_embed", None, "found no pos_embed, but e.g. "),
+        ("blocks.1.norm2.bias", None, r"nothing, .*\(24,\)"),
+        ("blocks.0.attn.q_norm.weight", torch.ones(6), r"\(6,\), .*nothing"),
+        ("reg_token", None, "11 position"),
+        ("pos_embed", None, "no pos_embed, .*e.g. "),
     ],
 )
 def test_a_weight_that_does_not_fit_is_named(tmp_path, name, weight, words):

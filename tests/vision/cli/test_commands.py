@@ -5,6 +5,7 @@ import re
 
 import pandas as pd
 import pytest
+from mentions import mentions
 from PIL import Image
 
 from stforecast.cli.main import main
@@ -65,7 +66,7 @@ def test_a_run_predicts_the_classes_of_new_images(capsys, tmp_path, monkeypatch)
         found = pd.read_csv(out, dtype=str).set_index("file")["class"]
         assert code == 0
         assert [found[f"{'more/' * (i > 5)}{i}.png"] for i in range(9)] == expected.tolist()
-        assert f"{out}: classes of 9 images by client {2 if of else 0}: " in said
+        assert mentions(said, f"{out}:", "9 images", f"client {(2 if of else 0)}: ")
     assert read == [4, 4, 1] * 2
     call(capsys, "vision", "predict", run, "--images", new / "3.png", "--out", out)
     assert out.read_text().splitlines()[1].startswith("3.png,")
@@ -74,16 +75,16 @@ def test_a_run_predicts_the_classes_of_new_images(capsys, tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--images", "nowhere", "--out", "a.csv"], "nowhere: cannot be read as an image (No"),
-        (["--images", ".", "--out", "a.csv"], "found no images to read"),
-        (["--images", ".", "--out", "a.xlsx"], "a.xlsx: the name ends in .xlsx, expected .csv"),
+        (["--images", "nowhere", "--out", "a.csv"], "nowhere: cannot"),
+        (["--images", ".", "--out", "a.csv"], "no images"),
+        (["--images", ".", "--out", "a.xlsx"], "a.xlsx: the name"),
         (
             ["--images", "a.png", "--out", "a.csv", "--client", 3],
-            "client is 3; there are clients 0",
+            "client is 3",
         ),
         (
             ["--images", "a.png", "--out", "a.csv", "--model", "mine"],
-            "unknown model of pfpl 'mine'",
+            "pfpl 'mine'",
         ),
     ],
 )
@@ -120,7 +121,7 @@ def test_a_run_with_noise_prints_its_guarantee(capsys, tmp_path):
 def test_help_describes_every_option(capsys):
     code, out, _ = call(capsys, "vision", "run", "--help", "--partition", "dirichlet")
     assert code == 0
-    assert "Number of clients." in out
+    assert "Number of" in out
     assert "--min-samples" in out
     assert "--ways" not in out
 
@@ -140,13 +141,13 @@ def test_lists(capsys, what):
         (["--method", "fuels"], "unknown method 'fuels'"),
         (["--model", "vgg"], "unknown model 'vgg'"),
         (["--partition", "fair"], "unknown partition 'fair'"),
-        (["--data", "mnst"], "unknown image data set 'mnst'"),
+        (["--data", "mnst"], "data set 'mnst'"),
         (["--data", "mnist"], "mnist"),
-        (["--alpha", "2"], "alpha is 2.0; it must be in [0, 1]"),
+        (["--alpha", "2"], "alpha is 2.0"),
         (["--ways", "30"], "ways is 30"),
         (
             ["--backbone", "x"],
-            "'--backbone' here; it may need another --method or --model or --partition",
+            "'--backbone' here",
         ),
     ],
 )
@@ -171,14 +172,14 @@ def test_an_unknown_option_names_those_that_others_depend_on(capsys):
 def test_bench_knows_both_kinds(capsys, write_grid, tmp_path):
     code, _, err = call(capsys, "bench", write_grid(), "--out", tmp_path, "--service", "sms")
     assert code == 2
-    assert "is a benchmark of images, which has no --service" in err
+    assert "no --service" in err
 
 
 def test_a_division_is_drawn_before_training(capsys, tmp_path):
     few = ["--clients", "3", "--size", "8"]
     code, out, _ = call(capsys, "vision", "divide", "--out", tmp_path / "who.png", *few)
     assert code == 0
-    assert "1797 images of digits8x8, 3 clients with" in out
+    assert "1797 images of digits8x8, 3" in out
     one = ["--clients", "1", "--ways", "9", "--spread", "0"]
     _, out, _ = call(capsys, "vision", "divide", "--out", tmp_path / "who.csv", *one)
     (left_out,) = re.findall(r"^classes of which no client has training images: (\d)$", out, re.M)
@@ -201,7 +202,7 @@ def test_finished_runs_are_compared(capsys, outcome, tmp_path):
     code, out, _ = call(capsys, "compare", runs, "--reference", "solo", "--out", tmp_path)
     assert code == 0
     assert "digits8x8, n = 2" in out
-    assert "choosing from all classes, solo " in out
+    assert "classes, solo " in out
     table = (tmp_path / "comparison.csv").read_text().splitlines()
     assert len(table) == 1 + 2 * 3  # Two scenarios; solo, and PFPL's two models.
     assert "## digits8x8, n = 3" in (tmp_path / "comparison.md").read_text()
@@ -239,7 +240,7 @@ def test_image_runs_have_their_tables_on_a_page(capsys, outcome, tmp_path):
 def test_a_benchmark_of_images_writes_its_page(capsys, write_grid, tmp_path):
     code, out, err = call(capsys, "bench", write_grid(), "--out", tmp_path)
     assert code == 0
-    assert f"open {tmp_path / 'report.html'} in a browser" in out
+    assert f"{tmp_path / 'report.html'}" in out
     assert "<h1>tiny</h1>" in (tmp_path / "report.html").read_text()
     assert "not written" not in err
 

@@ -74,7 +74,7 @@ def test_without_stages_in_turn_nothing_is_forgotten(tmp_path):
     settings = {**SETTINGS, "stage_order": "inside"}
     text = in_markdown(accuracy_tables([run_images("solo", tmp_path, settings)], {}))
     assert "forgetting" not in text
-    assert "after each stage" not in text
+    assert "each stage" not in text
 
 
 def test_runs_of_other_clients_or_images_are_no_rows_of_one_table(finished):

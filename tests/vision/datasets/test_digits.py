@@ -56,7 +56,7 @@ def test_mnist_may_be_gzipped(mnist_dir):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (idx(range(17), (3, 2, 3)), r"has 17 bytes of data; its header \(3, 2, 3\) declares 18"),
+        (idx(range(17), (3, 2, 3)), r"17 bytes .*\(3, 2, 3\) .*18"),
         (b"\0\0\x08\x01", "begins with"),
         (b"", "begins with"),
         (idx(range(18), (18,)), "3 dimensions"),
@@ -164,7 +164,7 @@ def test_syn_from_folders(tmp_path):
 def test_what_is_not_there_is_named(tmp_path, name):
     with pytest.raises(InputError, match=r"no .*(get|give|use)"):
         load(name, tmp_path / "nowhere")
-    with pytest.raises(InputError, match="no folder given"):
+    with pytest.raises(InputError, match="folder given"):
         load(name)
 
 

@@ -62,15 +62,15 @@ def test_a_training_folder_alone_is_split(paint):
 @pytest.mark.parametrize(
     ("paths", "message"),
     [
-        (["a.png"], "lies under 0 folders"),
-        (["x/y/cat/a.png"], "lies under 3 folders"),
-        (["cat/a.png", "art/cat/a.png"], "lies under 1 folders|lies under 2 folders"),
-        (["train/cat/a.png", "test/cat/a.png", "val/cat/a.png"], "parts are test, train, val"),
-        (["test/cat/a.png"], "parts are test;"),
-        (["train/cat/a.png", "dog/a.png"], r"parts are \(none\), train"),
-        (["train/test/cat/a.png"], "parts train and test at once"),
-        (["train/a.png", "Test/a.png"], r"folders of parts \(Test, train\); give a folder with"),
-        (["cat/train/a.png", "cat/test/a.png", "dog/train/a.png"], r"parts \(test, train\); give"),
+        (["a.png"], "under 0 folders"),
+        (["x/y/cat/a.png"], "under 3 folders"),
+        (["cat/a.png", "art/cat/a.png"], "1 folders|2 folders"),
+        (["train/cat/a.png", "test/cat/a.png", "val/cat/a.png"], "parts .*test, train, val"),
+        (["test/cat/a.png"], "parts .*test;"),
+        (["train/cat/a.png", "dog/a.png"], r"parts .*\(none\), train"),
+        (["train/test/cat/a.png"], "at once"),
+        (["train/a.png", "Test/a.png"], r"\(Test, train\)"),
+        (["cat/train/a.png", "cat/test/a.png", "dog/train/a.png"], r"\(test, train\)"),
     ],
 )
 def test_folders_that_say_no_class(paint, paths, message):
@@ -239,7 +239,7 @@ def test_what_domainnet_lacks_is_named(domainnet):
     with pytest.raises(InputError, match=r"sketch/zoo/sketch_1\.jpg: "):
         load("domainnet", domainnet)
     (domainnet / "domainnet/real_test.txt").unlink()
-    with pytest.raises(InputError, match=r"real_test\.txt: .* list of images"):
+    with pytest.raises(InputError, match=r"real_test\.txt: .*list"):
         load("domainnet", domainnet)
 
 
@@ -294,7 +294,7 @@ def test_tiny_imagenet_damaged(tiny):
     with pytest.raises(InputError, match=r"val_7\.JPEG: "):
         load("tiny-imagenet", tiny)
     (tiny / "tiny-imagenet-200/train/n01/images/n01_0.JPEG").unlink()
-    with pytest.raises(InputError, match="no images of n01"):
+    with pytest.raises(InputError, match=r"images .*n01"):
         load("tiny-imagenet", tiny)
 
 
@@ -341,19 +341,19 @@ def test_npz_with_domains(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"images": PIXELS}, "has no labels"),
+        ({"images": PIXELS}, "no labels"),
         ({"images": PIXELS.astype(float), "labels": [0, 0]}, "images are float64"),
         ({"images": PIXELS, "labels": [0.0, 1.0]}, "labels are float64"),
         ({"images": PIXELS, "labels": [0]}, r"labels are int64 \(1,\)"),
         (
             {"images": PIXELS, "labels": [1, 2]},
-            "no class_names and the numbers 1, 2; number from 0",
+            "class_names .*1, 2; .*0",
         ),
-        ({"images": PIXELS, "labels": [0, 1], "class_names": ["a", "all"]}, "labels is named all"),
-        ({"images": PIXELS, "labels": [0, 9]}, "the numbers 0, 9; number from 0 to 1 or add class"),
+        ({"images": PIXELS, "labels": [0, 1], "class_names": ["a", "all"]}, "labels .*all"),
+        ({"images": PIXELS, "labels": [0, 9]}, "0, 9; .*0 to 1 "),
         (
             {"images": PIXELS, "labels": [0, 1], "is_test": [True, False]},
-            "class 0 has test images,",
+            "class 0 .*images,",
         ),
         ({"images": PIXELS, "labels": [0, 0], "is_test": [0, 1]}, "is_test is int64"),
         ({"images": PIXELS, "labels": np.array([0, None])}, r"mine\.npz: .*pickle"),

@@ -27,9 +27,9 @@ def test_take_keeps_what_belongs_together(grid):
         ({"images": torch.zeros(84, 2, 2, 1, dtype=torch.uint8)}, "1 or 3 channels"),
         ({"labels": torch.zeros(83, dtype=torch.int64)}, r"labels are torch.int64 \(83,\)"),
         ({"is_test": torch.zeros(84)}, "is_test are torch.float32"),
-        ({"labels": torch.full((84,), 3)}, "labels run from 3 to 3; 3 names allow 0 to 2"),
-        ({"domains": torch.full((84,), -1)}, "domains run from -1"),
-        ({"class_names": ("a", "a", "b")}, "not all different"),
+        ({"labels": torch.full((84,), 3)}, "labels .*3 to 3; .*0 to 2"),
+        ({"domains": torch.full((84,), -1)}, "domains .* -1"),
+        ({"class_names": ("a", "a", "b")}, "different"),
     ],
 )
 def test_a_set_that_does_not_fit_together_is_refused(grid, change, message):
@@ -78,11 +78,11 @@ def test_join_of_two_grey_sets_stays_grey(grid):
 
 def test_join_refuses_what_does_not_fit(grid):
     ink, oil = grid(domains=("ink",)), grid(domains=("oil",))
-    with pytest.raises(InputError, match="the same name"):
+    with pytest.raises(InputError, match="same name"):
         join([ink, ink])
-    with pytest.raises(InputError, match=r"2 × 2 .* 3 × 3; give the size"):
+    with pytest.raises(InputError, match=r"2 × 2 .*3 × 3; .*size"):
         join([ink, oil.resized(3)])
-    with pytest.raises(InputError, match="3 classes and grid 4"):
+    with pytest.raises(InputError, match=r"3 classes .*grid 4"):
         join([ink, grid(classes=4, domains=("oil",))])
 
 

@@ -58,9 +58,9 @@ def test_impossible_wishes_are_refused(grid):
     images = grid(train=10, domains=("ink",))
     with pytest.raises(InputError, match=r"imbalance is 0\.5"):
         long_tailed(images, 0.5)
-    with pytest.raises(InputError, match=r"surrogate is 10; .* grid has 10 "):
+    with pytest.raises(InputError, match=r"surrogate is 10; .*10 "):
         hold_out_for_server(images, 10)
-    with pytest.raises(InputError, match="class b has no"):
+    with pytest.raises(InputError, match="class b "):
         long_tailed(images.take((images.labels != 1) | images.is_test), 10)
 
 

@@ -221,9 +221,9 @@ def test_the_first_message_has_no_generator(federate):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"alpha": -1.0}, "alpha is -1.0; it must be 0 or more"),
-        ({"decay": 1.5}, "decay is 1.5; it must be in"),
-        ({"server_steps": 0}, "server_steps is 0; it must be positive"),
+        ({"alpha": -1.0}, "alpha is -1.0.* 0"),
+        ({"decay": 1.5}, "decay is 1.5"),
+        ({"server_steps": 0}, "server_steps is 0.*positive"),
     ],
 )
 def test_impossible_options_are_refused(options, message):

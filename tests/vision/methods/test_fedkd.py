@@ -291,9 +291,9 @@ def test_quantised_uploads_are_read(federate):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"t_start": -0.1}, "t_start is -0.1; it must be in"),
-        ({"t_end": 1.1}, "t_end is 1.1; it must be in"),
-        ({"t_start": 0.99}, "t_end is 0.98; it must not be below t_start 0.99"),
+        ({"t_start": -0.1}, "t_start is -0.1"),
+        ({"t_end": 1.1}, "t_end is 1.1"),
+        ({"t_start": 0.99}, "t_end is 0.98; .*t_start 0.99"),
     ],
 )
 def test_impossible_options_are_refused(options, message):

@@ -221,9 +221,9 @@ def test_a_class_that_nobody_present_holds_keeps_its_clusters(federate):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tau": 0.0}, "tau is 0.0; it must be positive"),
-        ({"clusters": "middle"}, "clusters is 'middle'; choose first or last"),
-        ({"distance": "max"}, "distance is 'max'; choose mean or sum"),
+        ({"tau": 0.0}, "tau is 0.0"),
+        ({"clusters": "middle"}, "clusters is 'middle'"),
+        ({"distance": "max"}, "distance is 'max'"),
     ],
 )
 def test_impossible_options_are_refused(options, message):

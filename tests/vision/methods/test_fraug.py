@@ -267,16 +267,16 @@ def test_labels_are_drawn_from_the_classes_met(federate, monkeypatch):
 
 
 def test_a_batch_of_one_is_refused(federate):
-    with pytest.raises(InputError, match="set batch_size=2 or more"):
+    with pytest.raises(InputError, match="batch_size=2 "):
         federate(FRAug, batch_size=1)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lam_syn": 1.2}, "lam_syn is 1.2; it must be in"),
-        ({"gamma": -1.0}, "gamma is -1.0; it must be 0 or more"),
-        ({"noise_width": 0}, "noise_width is 0; it must be positive"),
+        ({"lam_syn": 1.2}, "lam_syn is 1.2"),
+        ({"gamma": -1.0}, "gamma is -1.0.* 0"),
+        ({"noise_width": 0}, "noise_width is 0.*positive"),
     ],
 )
 def test_impossible_options_are_refused(options, message):

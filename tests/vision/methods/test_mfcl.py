@@ -181,8 +181,8 @@ def test_unevenness_by_hand():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"fine_tuning": -1.0}, "fine_tuning is -1.0; it must be 0 or more"),
-        ({"replay": 0}, "replay is 0; it must be positive"),
+        ({"fine_tuning": -1.0}, "fine_tuning is -1.0.* 0"),
+        ({"replay": 0}, "replay is 0"),
     ],
 )
 def test_impossible_options_are_refused(changed, message):

@@ -232,9 +232,9 @@ def test_only_agreement_counts():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"distillation": -1.0}, "distillation is -1.0; it must be 0 or more"),
-        ({"synthetic": 0}, "synthetic is 0; it must be positive"),
-        ({"warm_up": -1}, "warm_up is -1; it must be 0 or more"),
+        ({"distillation": -1.0}, "distillation is -1.0.* 0"),
+        ({"synthetic": 0}, "synthetic is 0"),
+        ({"warm_up": -1}, "warm_up is -1.* 0"),
     ],
 )
 def test_impossible_options_are_refused(changed, message):

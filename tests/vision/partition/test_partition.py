@@ -89,9 +89,9 @@ def test_random_domains_are_drawn_evenly(grid):
 @pytest.mark.parametrize(
     ("domains", "message"),
     [
-        ("ink:3,oil:2", "are 5 clients in all; clients is 4: give clients=5"),
-        ("ink:3,wax:1", "unknown domain 'wax'; choose one of: ink, oil"),
-        ("ink", "expected mixed, random or counts such as ink:5,oil:5"),
+        ("ink:3,oil:2", "5 clients .*4: .*clients=5"),
+        ("ink:3,wax:1", "domain 'wax'; .*ink, oil"),
+        ("ink", "mixed, random .*ink:5,oil:5"),
         ("ink:x,oil:2", "expected mixed"),
         ("ink:-1,oil:5", "expected mixed"),
         ("", "expected mixed"),
@@ -104,7 +104,7 @@ def test_counts_of_domains_are_checked(grid, domains, message):
 
 def test_a_domain_without_test_images_is_refused(grid):
     images = grid().take(torch.arange(42 + 10))
-    with pytest.raises(InputError, match=r"oil of grid has 10 .* 0 test"):
+    with pytest.raises(InputError, match=r"oil .*grid .*10 .* 0 "):
         IID(clients=2, domains="ink:1,oil:1").split(images)
 
 
@@ -235,7 +235,7 @@ def test_shards_have_few_classes_and_equal_size(grid):
     found = PARTITIONS["shards"](clients=10, shards=2).split(images)
     assert [len(ids) for ids in found.train] == [40] * 10
     assert max(len(of(images, ids)) for ids in found.train) <= 2
-    with pytest.raises(InputError, match=r"201 clients with 2 .* 402; .* shards"):
+    with pytest.raises(InputError, match=r"201 clients .* 402; "):
         PARTITIONS["shards"](clients=201).split(images)
 
 
@@ -257,7 +257,7 @@ def test_test_images_are_shared_or_divided(grid):
     together = torch.cat(divided.test[:2])
     assert len(together) == len(together.unique()) == 15
     assert len(divided.test[2]) == 15
-    with pytest.raises(InputError, match=r"class a .* 5 .* 2 clients .* 3 each"):
+    with pytest.raises(InputError, match=r"class a .* 5 .* 2 clients .* 3 "):
         IID(clients=2, domains="ink:2", shared_test=False, test_shots=3).split(images)
     lone = images.take((~images.is_test | (images.labels > 0)).nonzero()[:, 0])
     message = "class a of all domains has 0 test images and a client asks for 1; add some or leave"
@@ -330,7 +330,7 @@ def test_own_mix_says_where_test_images_are_too_few(grid):
     with pytest.raises(InputError, match=r"class a .* 2 clients .* test_shots"):
         IID(clients=2, test="own-mix", test_shots=3, shared_test=False).split(images)
     without = images.take((~images.is_test | (images.labels > 0)).nonzero()[:, 0])
-    with pytest.raises(InputError, match=r"class a .* no test"):
+    with pytest.raises(InputError, match=r"class a .* no"):
         IID(clients=2, test="own-mix").split(without)
     crowd = PARTITIONS["iid"](clients=30, test="own-mix", shared_test=False)
     with pytest.raises(InputError, match=r"12 test .* client \d"):
@@ -340,16 +340,16 @@ def test_own_mix_says_where_test_images_are_too_few(grid):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("iid", {"clients": 0}, "clients is 0; it must be positive"),
+        ("iid", {"clients": 0}, "clients is 0"),
         ("iid", {"share": 0.0}, "share is 0.0"),
         ("iid", {"share": 1.5}, "share is 1.5"),
         ("iid", {"test_shots": 0}, "test_shots is 0"),
-        ("iid", {"test": "mix"}, "choose by-class or own-mix"),
+        ("iid", {"test": "mix"}, "by-class or own-mix"),
         ("n-way", {"ways": 0}, "ways is 0"),
         ("n-way", {"spread": -1}, "spread is -1"),
-        ("n-way", {"shots": 3, "shot_spread": 3}, "must be less"),
-        ("n-way", {"shots": 0}, "shot_spread is 0 and shots 0"),
-        ("n-way", {"shot_spread": 2}, "shots is not set"),
+        ("n-way", {"shots": 3, "shot_spread": 3}, "be less"),
+        ("n-way", {"shots": 0}, "shot_spread is 0 .*0"),
+        ("n-way", {"shot_spread": 2}, "shots .*set"),
         ("dirichlet", {"concentration": 0}, "concentration is 0"),
         ("dirichlet", {"min_samples": 0}, "min_samples is 0"),
         ("shards", {"shards": 0}, "shards is 0"),
@@ -362,7 +362,7 @@ def test_options_out_of_range(name, options, message):
 
 def test_every_kind_is_known_and_documents_its_options():
     assert list(PARTITIONS) == ["dirichlet", "iid", "n-way", "shards"]
-    with pytest.raises(InputError, match=r"partition 'lda'; .*: dirichlet, iid"):
+    with pytest.raises(InputError, match=r"'lda'; .*: dirichlet, iid"):
         PARTITIONS.find("lda")
     for kind in PARTITIONS.values():
         documented = (kind.__doc__ or "") + (Partitioner.__doc__ or "")

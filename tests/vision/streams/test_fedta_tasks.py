@@ -122,12 +122,12 @@ def test_what_is_impossible_is_refused(settings, words):
 
 
 def test_too_few_images_for_the_clients_are_refused():
-    with pytest.raises(InputError, match="2 training images of c"):
+    with pytest.raises(InputError, match=r"2 training .*c"):
         Tasks(**SMALL, min_share=0).split(image_set(train=2))
 
 
 def test_a_class_without_test_images_is_refused():
     images = image_set()
     images = images.take(~(images.is_test & (images.labels == 3)))
-    with pytest.raises(InputError, match=r"class c3 of counted .* test"):
+    with pytest.raises(InputError, match=r"c3 .*counted .*test"):
         Tasks(**SMALL).split(images, 1)

@@ -164,11 +164,11 @@ def test_a_partition_is_a_stream_of_one_stage():
     [
         ({"clients": 0}, "clients is 0"),
         ({"shards": 0}, "shards is 0"),
-        ({"stage_spread": 5}, "stage_spread is 5 and stages 5"),
-        ({"cut": "both"}, "choose equal or class"),
-        ({"stage_order": "mixed"}, "choose inside or sequential"),
-        ({"clients": 100}, "240 training images; 100 clients with 4 shards in each of 5 stages"),
-        ({"cut": "class", "shards": 7}, "shards is 7; grid has 6 classes"),
+        ({"stage_spread": 5}, "stage_spread is 5 .*5"),
+        ({"cut": "both"}, "equal or class"),
+        ({"stage_order": "mixed"}, "inside or sequential"),
+        ({"clients": 100}, "240 .*; 100 .*4 shards .*5 stages"),
+        ({"cut": "class", "shards": 7}, "shards is 7; .*6 "),
     ],
 )
 def test_impossible_streams_are_refused(images, options, message):

@@ -256,10 +256,10 @@ def test_scale_and_order_of_clients_do_not_matter(make_sums, mean, power, order,
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n": 10}, "10 replicates; give at least 100"),
-        ({"block_length": 0}, "blocks of 0 days"),
-        ({"level": 95}, "cover 95; give a share"),
-        ({"groups": np.arange(3)}, r"groups of shape \(3,\) for 4 clients"),
+        ({"n": 10}, "10 replicates; .*100"),
+        ({"block_length": 0}, "blocks .*0 days"),
+        ({"level": 95}, "cover 95"),
+        ({"groups": np.arange(3)}, r"groups .*\(3,\) .*4 "),
     ],
 )
 def test_arguments_of_no_use_are_refused(make_sums, mean, options, message):

@@ -14,12 +14,12 @@ def test_the_weights_of_one_method_and_seed_are_those_of_all(make_sums):
 def test_methods_of_other_targets_are_refused(make_sums):
     nan = np.nan
     a, b = make_sums([[[1, 2, 3]]]), make_sums([[[1, nan, nan]]])
-    with pytest.raises(InputError, match=r"b .* other targets .* a: .* 2 of 3 client"):
+    with pytest.raises(InputError, match=r"b .*targets .* a: .* 2 of 3 "):
         common_weight({"a": a, "b": b})
-    with pytest.raises(InputError, match=r"a .* 1 client .* 3 blocks, c .* 1 client .* 2 bl"):
+    with pytest.raises(InputError, match=r"a .* 1 .* 3 blocks, c .* 1 .* 2 bl"):
         common_weight({"a": a, "c": make_sums([[[1, 2]]])})
     # A seed counts as well.
-    with pytest.raises(InputError, match=r"d .* other targets .* a: .* 1 of 3"):
+    with pytest.raises(InputError, match=r"d .*targets .* a: .* 1 of 3"):
         common_weight({"a": a, "d": make_sums([[[1, 2, 3]], [[1, 2, nan]]])})
 
 
@@ -33,9 +33,9 @@ def test_nothing_to_compare_is_refused(make_sums):
 @pytest.mark.parametrize(
     ("total", "weight", "message"),
     [
-        (np.ones((2, 3)), np.ones((2, 3)), r"totals of shape \(2, 3\)"),
-        (np.ones((1, 2, 3)), np.ones((1, 2, 4)), r"weights of shape \(1, 2, 4\)"),
-        (np.ones((0, 2, 3)), np.ones((0, 2, 3)), "each at least 1"),
+        (np.ones((2, 3)), np.ones((2, 3)), r"totals .*\(2, 3\)"),
+        (np.ones((1, 2, 3)), np.ones((1, 2, 4)), r"weights .*\(1, 2, 4\)"),
+        (np.ones((0, 2, 3)), np.ones((0, 2, 3)), "least 1"),
         (np.ones((1, 1, 1)), -np.ones((1, 1, 1)), "negative"),
         (np.ones((1, 1, 1)), np.full((1, 1, 1), np.nan), "not finite"),
     ],

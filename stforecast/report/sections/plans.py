@@ -1,4 +1,4 @@
-"""Months ahead: the weeks of the first cells and groups in a figure, and tables of dates."""
+"""Plans: weeks of months ahead with the dates of passed thresholds, and which cells can sleep."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from stforecast.bench.tables import number
 from stforecast.data.series import Series
 from stforecast.forecasting.months import DATES, Months
 from stforecast.forecasting.planning import LOADS
+from stforecast.forecasting.sleep import SleepPlan
 from stforecast.report.section import Picture, Section
+from stforecast.report.sections.coming import time_text
 from stforecast.report.tables import MOST_ROWS, Table, rest, share
 
 DRAWN = 6
@@ -65,15 +67,15 @@ def _table(months: Months, name: str, labels: pd.Index) -> Table:
 
 def _row(found: Months, label: str) -> dict[str, str]:
     lower, upper = (number(bound[label].iloc[-1]) for bound in found.interval)
-    row = {
+    passing = {} if found.passing is None else found.passing.loc[label].to_dict()
+    row = {"probability": share(passing["probability"])} if passing else {}
+    row |= {
         "last week": number(found.past[label].iloc[-1]),
         "at the end": number(found.forecast[label].iloc[-1]),
         "bounds then": f"{lower} to {upper}",
     }
-    if found.passing is not None:
-        passing = found.passing.loc[label].to_dict()
+    if passing:
         row["threshold"] = number(passing["threshold"])
-        row["probability"] = share(passing["probability"])
         row |= {f"{p} % by": str(passing[f"date_{p}"] or "-") for p in DATES}
     return row
 
@@ -95,9 +97,7 @@ def _picture(found: Months, labels: pd.Index, quantity: str) -> str:
 def _draw(ax: Axes, found: Months, label: str) -> None:
     past, ahead = found.past[label].iloc[-3 * len(found.forecast) :], found.forecast[label]
     lower, upper = (bound[label].to_numpy() for bound in found.interval)
-    before, after = (
-        pd.DatetimeIndex(table.index).tz_localize(None).to_numpy() for table in (past, ahead)
-    )
+    before, after = (table.index.to_numpy() for table in (past, ahead))
     ax.plot(before, past, color="black", linewidth=1.0, label="observed")
     ax.plot(after, ahead, color=COLORS[0], linewidth=1.4, label="forecast")
     ax.fill_between(after, lower, upper, color=COLORS[0], alpha=0.2, linewidth=0, label="bounds")
@@ -107,4 +107,64 @@ def _draw(ax: Axes, found: Months, label: str) -> None:
         ax.axhline(shown[-1], color="0.4", linestyle=":", linewidth=0.9, label="threshold")
     ax.set_ylim(0, 1.08 * float(np.nanmax(shown)) if np.isfinite(shown).any() else 1)
     ax.set_title(label, fontsize=SMALL, loc="left")
-    date_axis(ax, "week", most_ticks=5)
+    date_axis(ax, "week", most_ticks=4)
+
+
+@listed
+def asleep(sleep: SleepPlan, series: Series) -> Section:
+    """Groups and cells that can sleep, and the energy saved."""
+    table, quantity = sleep.table, with_unit(series.service, series.units)
+    claims = [
+        f"{len(table)} of {counted(len(sleep.asleep), 'cell')} can sleep, which saves "
+        f"{share(sleep.energy_saved)} of the energy of all cells in "
+        f"{counted(sleep.asleep.shape[1], 'step')}, if {sleep.power}.",
+        f"A cell sleeps while its own {quantity} stays below {number(sleep.sleep.below)} and its "
+        "awake neighbours have room for all loads that move to them. "
+        f"{sleep.promise.capitalize()}.",
+    ]
+    tables = [_asleep_groups(sleep), _asleep_cells(table, quantity)] if len(table) else []
+    return Section("Cells that can sleep", claims, tables)
+
+
+def _asleep_groups(sleep: SleepPlan) -> Table:
+    """Return the groups with sleeping cells, those with the most hours first."""
+    sizes = np.bincount(sleep.groups)[sleep.groups]
+    parts = [own for _, own in sleep.table.groupby("group", sort=False)]
+    parts.sort(key=lambda own: own["hours"].sum(), reverse=True)
+    rows = [
+        {
+            "group": str(own["group"].iloc[0]),
+            "can sleep": f"{len(own)} of {counted(sizes[own.index[0]], 'cell')}",
+            "most at once": str(sleep.asleep[own.index].sum(axis=0).max()),
+            "from": time_text(own["begin"].min()),
+            "to": time_text(own["end"].max()),
+            "hours of all": number(own["hours"].sum()),
+            "lowest probability": share(own["probability"].min()),
+        }
+        for own in parts[:MOST_ROWS]
+    ]
+    notes = rest(MOST_ROWS, len(parts), "the written table")
+    return Table("Groups, the longest asleep first", rows, notes)
+
+
+def _asleep_cells(table: pd.DataFrame, quantity: str) -> Table:
+    """Return the spans of cells, the longest first."""
+    order = table.sort_values(["hours", "probability"], ascending=False, kind="stable")
+    rows = [
+        {
+            "cell": str(row["cell"]),
+            "group": str(row["group"]),
+            "from": time_text(row["begin"]),
+            "to": time_text(row["end"]),
+            "hours": number(row["hours"]),
+            "probability": share(row["probability"]),
+            "moved load": number(row["moved_load"]),
+        }
+        for _, row in order.head(MOST_ROWS).iterrows()
+    ]
+    notes = [
+        "probability: that both conditions hold for the whole span, on the other half.",
+        f"moved load: mean {quantity} that the neighbours carry.",
+        *rest(MOST_ROWS, len(order), "the written table"),
+    ]
+    return Table("Cells, the longest asleep first", rows, notes)
