@@ -45,9 +45,16 @@ def facts(labelled: Mapping[str, str]) -> str:
 
 def cube_text(about: Mapping[str, Any]) -> str:
     """Return the result of `data_prep.description.describe_cube` as text."""
-    services = about["services"]
-    head = facts(cube_facts(about))
-    return "\n\n".join(filter(None, [head, _services(services), _notes(services)]))
+    from tabulate import tabulate
+
+    services, rows = about["services"], []
+    for name, s in services.items():
+        numbers = [_number(s[n]) for n in ("min", "mean", "max")]
+        units = "none" if s["units"] == "1" else s["units"]
+        rows.append([name, units, *numbers, f"{100 * s['missing']:.1f} %"])
+    heads = ["service", "unit", "min", "mean", "max", "missing"]
+    table = tabulate(rows, headers=heads, disable_numparse=True)
+    return "\n\n".join(filter(None, [facts(cube_facts(about)), table, _notes(services)]))
 
 
 def cube_facts(about: Mapping[str, Any]) -> dict[str, str]:
@@ -195,18 +202,6 @@ def period(about: Mapping[str, Any]) -> str:
     first, last = str(about["first"]), str(about["last"])
     end = 16 if first.endswith(":00") and last.endswith(":00") else None
     return f"{first[:end]} to {last[:end]} ({clock})"
-
-
-def _services(services: Mapping[str, Mapping[str, Any]]) -> str:
-    from tabulate import tabulate
-
-    rows = []
-    for name, s in services.items():
-        numbers = [_number(s[n]) for n in ("min", "mean", "max")]
-        units = "none" if s["units"] == "1" else s["units"]
-        rows.append([name, units, *numbers, f"{100 * s['missing']:.1f} %"])
-    heads = ["service", "unit", "min", "mean", "max", "missing"]
-    return tabulate(rows, headers=heads, disable_numparse=True)
 
 
 def _number(value: float | None) -> str:

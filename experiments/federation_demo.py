@@ -92,7 +92,7 @@ MADE = FOLDERS | FILES | {f"{n}{end}" for n in NODES for end in (".nc", ".federa
 @click.option("--rounds", default=6, show_default=True, help="Rounds.")
 @click.option("--tls", is_flag=True, help="Use TLS, and admit only nodes with known keys.")
 @click.option("--hostile", is_flag=True, help="One node lies; uploads are plain, under a median.")
-def demo(out: Path, method: str, rounds: int, tls: bool, hostile: bool) -> None:
+def demo(out: Path, method: str, rounds: int, *, tls: bool, hostile: bool) -> None:
     """Train on three local nodes while a node and the server fail; forecast, and stop all."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # As Ctrl-C: stop all, then end.
     start, out = time.perf_counter(), out.resolve()

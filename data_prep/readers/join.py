@@ -142,8 +142,11 @@ def _with_files(tables: Sequence[Table], name: str, options: TableOptions) -> Se
     kind, given = options.named_by
     if not kind or any(FILE in table for table in tables):
         return tables
-    of_file = kind == FILE
-    found = [_in_name(given, one) if of_file else one.labels.get(given) for one in tables]
+    if of_file := kind == FILE:
+        matches = [re.search(given, without_suffix(one.name)) for one in tables]
+        found = [match[match.re.groups and 1] if match else None for match in matches]
+    else:
+        found = [one.labels.get(given) for one in tables]
     files = [file for file in found if file is not None]
     if len(files) < len(tables):
         lacking = tables[found.index(None)]
@@ -158,11 +161,6 @@ def _with_files(tables: Sequence[Table], name: str, options: TableOptions) -> Se
     n_tables, n_cells = counted(len(files), "table"), counted(len(set(files)), "cell")
     log.info(name, f"{n_tables} of {n_cells}: {some(list(dict.fromkeys(files)), 8)}")
     return _named_by_file(tables, files, FILE)
-
-
-def _in_name(pattern: str, table: Table) -> str | None:
-    match = re.search(pattern, without_suffix(table.name))
-    return match[match.re.groups and 1] if match else None
 
 
 def _stacked_by(

@@ -35,7 +35,7 @@ def to_utc(
     second hour begins where the clock does not advance from one row to the next. With `allow_gaps`
     the table may have such an hour only once.
     """
-    first, second = _localize(times, zone, True), _localize(times, zone, False)
+    first, second = (_localize(times, zone, summer=summer) for summer in (True, False))
     if first.hasnans:
         row = int(first.isna().argmax())
         before = times[row : row + 1] - pd.Timedelta("1D")
@@ -71,11 +71,11 @@ def may_be_shown_twice(times: pd.DatetimeIndex, zone: str | None) -> bool:
     if zone is None:
         months = times.month.isin([4, 10, 11])
         return bool((months & (times.day_of_week == 6) & (times.hour < 4)).all())
-    first, second = _localize(times, zone, True), _localize(times, zone, False)
+    first, second = (_localize(times, zone, summer=summer) for summer in (True, False))
     return bool((first.notna() & (first != second)).all())
 
 
-def _localize(times: pd.DatetimeIndex, zone: str, summer: bool) -> pd.DatetimeIndex:
+def _localize(times: pd.DatetimeIndex, zone: str, *, summer: bool) -> pd.DatetimeIndex:
     """Convert wall times to UTC; NaT where the clock skips them, times shown twice as given."""
     ambiguous = np.full(len(times), summer)
     zoned = times.tz_localize(zone, ambiguous=ambiguous, nonexistent="NaT")

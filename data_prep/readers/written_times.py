@@ -159,7 +159,7 @@ def date_formats(texts: Sequence[str]) -> list[tuple[str, str]]:
     letter = ("%B" if len(month) > 3 else "%b") if named else "%m"
     orders = []
     for order, parts in _FORMS.items():
-        if all(_fits(match, parts, named) for match in dates):
+        if all(_fits(match, parts, named=named) for match in dates):
             years = {len(match[1 + 2 * parts.index("y")]) for match in dates}
             codes = {"d": "%d", "m": letter, "y": "%Y" if years == {4} else "%y"}
             one, two, three = (codes[part] for part in parts)
@@ -167,7 +167,7 @@ def date_formats(texts: Sequence[str]) -> list[tuple[str, str]]:
     return orders
 
 
-def _fits(date: re.Match[str], parts: str, named: bool) -> bool:
+def _fits(date: re.Match[str], parts: str, *, named: bool) -> bool:
     """Return whether the fields of a date can be the `parts`, such as `"dmy"`."""
     fields = dict(zip(parts, date.group(1, 3, 5), strict=True))
     if named:

@@ -174,19 +174,16 @@ class LoneClient:
         o = self.options
         keep = o.shift + (1 - o.shift) * torch.rand(self.batch_size, 1, generator=own)
         shifted = torch.lerp(batch["x_next"], batch["x"], keep)
-        features, augmented = self._encode(batch["x"], shifted)
+        if self.tuned:
+            features, augmented = self.model.encode(torch.cat([batch["x"], shifted])).chunk(2)
+        else:
+            features, augmented = self.model.encode(batch["x"]), self.model.encode(shifted)
         loss = F.mse_loss(self.model.decode(features), batch["y"])
         loss = loss + intra_loss(features, augmented, self.model.filter, o.tau)
         if payload:
             pulled, pushed = (payload[name][batch["slot"]] for name in ("positive", "negative"))
             loss = loss + o.rho * inter_loss(features, pulled, pushed, o.tau)
         return features, loss
-
-    def _encode(self, x: Tensor, shifted: Tensor) -> tuple[Tensor, Tensor]:
-        if self.tuned:
-            features, augmented = self.model.encode(torch.cat([x, shifted])).chunk(2)
-            return features, augmented
-        return self.model.encode(x), self.model.encode(shifted)
 
 
 class ClientLoop:

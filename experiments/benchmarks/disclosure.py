@@ -188,20 +188,15 @@ def inverted_rows(path: Path) -> Iterator[dict[str, Any]]:
             attack = "solved training" if attempt.solving else "inverted training"
             about = about_of(path, *QUICK[0], attack, words)
             upload = ("plain" if attempt.cells == 1 else "sum", attempt.cells)
-            found = by_training(victims, attempt)
+            truth, guess = (
+                t[:, : attempt.cells] for t in (victims.readings, weekly_guess(victims.readings))
+            )
+            found = Found(in_order(inverted(victims, guess, *attempt[1:]), truth), truth, guess)
             yield from rows_of([(upload, ("cell", found))], method, about, attempt.uploads)
     for method, words, sought, found in found_of_digits():
         about = {"settings": words, "data": DATA, "days": "", "horizon": ""}
         about["attack"] = "inverted training"
         yield from rows_of([(("plain", 1), (sought, found))], method, about)
-
-
-def by_training(victims: Victims, attempt: Attempt) -> Found:
-    """Find readings of the first cells from a node's uploads, in the order that fits best."""
-    truth, guess = (
-        t[:, : attempt.cells] for t in (victims.readings, weekly_guess(victims.readings))
-    )
-    return Found(in_order(inverted(victims, guess, *attempt[1:]), truth), truth, guess)
 
 
 def few_victims(path: Path, method: str, **settings: Any) -> Victims:

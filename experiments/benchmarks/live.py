@@ -214,15 +214,12 @@ class Killed:
             if len(self.kills) == n_kills:
                 continue
             time.sleep(random.uniform(0, LONGEST))
-            if not self._nears_its_end(out, target):
+            left = self.settings["rounds"] - len(events_of(out, "round"))
+            too_late = target == "node" and left <= PEACE  # For a node to come back.
+            if not (too_late or (out / "federation.json").exists()):
                 killed = time.monotonic()
                 self._kill(random.choice(TARGETS[target]), out, app)
         return out
-
-    def _nears_its_end(self, out: Path, target: str) -> bool:
-        """Return whether a run is done, or too far on for a node to come back."""
-        left = self.settings["rounds"] - len(events_of(out, "round"))
-        return (out / "federation.json").exists() or (target == "node" and left <= PEACE)
 
     def _kill(self, target: str, out: Path, app: Path) -> None:
         """Kill one of the targets and start it again, if nothing else does."""

@@ -75,20 +75,16 @@ def _commands(text: str) -> None:
     """
     for line in filter(None, text.replace("\\\n", " ").splitlines()):
         with contextlib.redirect_stderr(io.StringIO()) as err:
-            code = _exit_code(shlex.split(line, comments=True)[1:])
+            code = 0
+            try:
+                main(shlex.split(line, comments=True)[1:])
+            except SystemExit as done:
+                code = int(done.code or 0)
         message = err.getvalue().strip().rpartition("\n")[2]
         if bool(code) is not line.endswith("# refused"):
             raise RuntimeError(f"{line}: {message or 'was not refused'}")
         if code:
             click.echo(message)
-
-
-def _exit_code(words: list[str]) -> int:
-    try:
-        main(words)
-    except SystemExit as done:
-        return int(done.code or 0)
-    return 0
 
 
 def _save(text: str) -> None:

@@ -266,16 +266,13 @@ class Peer(Baseline):
 
     def fit(self, *args: Any, **kwargs: Any) -> Self:
         """Learn from the training windows within the time limit; see `Baseline.fit`."""
-        self._start_clock()
+        self.limit = TimeLimit(self.name, self.config.time_limit)
         return super().fit(*args, **kwargs)
 
     def predict(self, *args: Any, **kwargs: Any) -> np.ndarray:
         """Forecast windows within the time limit; see `Baseline.predict`."""
-        self._start_clock()
-        return super().predict(*args, **kwargs)
-
-    def _start_clock(self) -> None:
         self.limit = TimeLimit(self.name, self.config.time_limit)
+        return super().predict(*args, **kwargs)
 
     def _by_batches(
         self,

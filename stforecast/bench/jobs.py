@@ -237,15 +237,11 @@ def run_grid(
         if runs:
             write_csv(pd.concat(map(_errors_of, runs)), out / "metrics.csv")
         facts = facts_to_repeat(runs)
-        if runs and (probed := _probed(grid, runs)):
+        # Of a kept run, its own.
+        kept = (r.about[PROBE] for r in runs if r.method == grid.referred and PROBE in r.about)
+        if runs and (probed := next(kept, None) or grid.kind.probe(grid.referred, runs[0])):
             facts["probe"] = probed
         about = {"title": grid.title, "command": grid.repeat(out), "facts": facts}
         write_page(out, about, parts, gallery)
         pack(grid.kind, runs, out, facts.get("probe", ""))
     return Outcome(runs, failures, in_markdown(parts), gallery)
-
-
-def _probed(grid: Grid[R], runs: Sequence[R]) -> str:
-    """Return the probe of the row that others are compared with; of a kept run, its own."""
-    kept = (run.about[PROBE] for run in runs if run.method == grid.referred and PROBE in run.about)
-    return next(kept, None) or grid.kind.probe(grid.referred, runs[0])

@@ -217,13 +217,6 @@ def in_markdown(parts: Iterable[Part]) -> str:
     return "\n\n".join(p if isinstance(p, str) else markdown(p) for p in parts)
 
 
-def in_latex(parts: Iterable[Part]) -> str:
-    """Return tables for LaTeX, and paragraphs as comments."""
-    return "\n\n".join(
-        textwrap.indent(p, "% ", bool) if isinstance(p, str) else latex(p) for p in parts
-    )
-
-
 def markdown(rows: Sequence[Row]) -> str:
     r"""Return a Markdown table with dashes for missing entries.
 
@@ -338,7 +331,11 @@ def write_page(
     page = [f"# {about['title']}", f"    {about['command']}", facts, *parts, gallery.markdown(out)]
     plain = [part if isinstance(part, str) else numbers_of(part) for part in parts]
     found = json.dumps({**about, "parts": plain}, indent=1, ensure_ascii=False, allow_nan=False)
-    texts = {".md": in_markdown(filter(None, page)), ".tex": in_latex(parts), ".json": found}
+    latex_parts = (
+        textwrap.indent(p, "% ", bool) if isinstance(p, str) else latex(p) for p in parts
+    )
+    tex = "\n\n".join(latex_parts)  # Paragraphs are comments.
+    texts = {".md": in_markdown(filter(None, page)), ".tex": tex, ".json": found}
     for ending, text in texts.items():
         with atomic_path(out / f"table{ending}") as part:
             part.write_text(text + "\n")

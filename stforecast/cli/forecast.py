@@ -127,7 +127,7 @@ def _plan(
     chosen: Mapping[str, Any],
     asked: Asked,
 ) -> tuple[Mapping[str, Any], dict[str, str]]:
-    """Return the settings, and what was assumed for them in the words of this command."""
+    """Return the settings, and assumptions in the words of this command, by topic."""
     from data_prep.cube import open_cube
     from stforecast.forecasting.quick import make_plan
 
@@ -245,7 +245,7 @@ def _check_asked(cube: Path, asked: Asked, settings: Mapping[str, Any], method: 
 
 
 class Written(NamedTuple):
-    """The forecast of what follows, and the paths of what was written, by name."""
+    """The forecast of the coming span, and the paths of all written files, by name."""
 
     outlook: Outlook
     files: Mapping[str, Path]

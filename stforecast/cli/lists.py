@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -53,14 +54,6 @@ def methods_table() -> str:
     return documented([*methods, *baselines])
 
 
-def data_list() -> list[NameTable]:
-    """List all data sets of `stforecast prepare`."""
-    from data_prep import DATA_SETS
-
-    rows = [[n, title(m.__doc__), "yes" if m.SOURCES else "no"] for n, m in DATA_SETS.items()]
-    return [NameTable(["data set", "what it is", "download"], rows)]
-
-
 def formats_list() -> list[NameTable]:
     """List all formats of tables."""
     from data_prep.readers.formats import FORMATS
@@ -72,13 +65,6 @@ def formats_list() -> list[NameTable]:
     return [NameTable(["format", "what it is", "files"], rows)]
 
 
-def models_list() -> list[NameTable]:
-    """List all models of federated methods."""
-    from stforecast.models import MODELS
-
-    return [NameTable(["model", "what it is"], summaries(MODELS))]
-
-
 def metrics_list() -> list[NameTable]:
     """List all metrics."""
     from stforecast.metrics import INTERVAL_METRICS, METRICS
@@ -86,21 +72,6 @@ def metrics_list() -> list[NameTable]:
     rows = summaries(METRICS) + summaries(INTERVAL_METRICS)
     note = "These names are errors of z-scores; raw_… are in the data's units."
     return [NameTable(["metric", "what it is"], rows, note)]
-
-
-def plots_list() -> list[NameTable]:
-    """List all figures of `stforecast plot`."""
-    from stforecast.plots import PLOTS
-
-    return [NameTable(["figure", "what it shows"], titles(PLOTS))]
-
-
-def sections_list() -> list[NameTable]:
-    """List all sections of reports."""
-    from stforecast.report.sections import SECTIONS, needs
-
-    rows = [[n, title(one.__doc__), ", ".join(needs(one))] for n, one in SECTIONS.items()]
-    return [NameTable(["section", "what it shows", "needs"], rows)]
 
 
 def splits_list() -> list[NameTable]:
@@ -115,16 +86,6 @@ def splits_list() -> list[NameTable]:
     return [NameTable(["split", "training, validation and test"], rows, note)]
 
 
-def partitions_list() -> list[NameTable]:
-    """List all partitions of cells, with their settings."""
-    from stforecast.data.partition import CELL_PARTITIONS
-    from stforecast.federated.core.options import type_hints
-
-    note = "Settings follow a colon: --clients dirichlet:8:concentration=0.1:by=shape"
-    rows = [[n, title(k.__doc__), ", ".join(type_hints(k))] for n, k in CELL_PARTITIONS.items()]
-    return [NameTable(["partition of cells", "what it is", "settings"], rows, note)]
-
-
 def benchmarks_list() -> list[NameTable]:
     """List the benchmarks of the package."""
     from stforecast.bench.grid_file import read_toml
@@ -135,21 +96,6 @@ def benchmarks_list() -> list[NameTable]:
         table = read_toml(path)
         rows.append([name, table.get("title", ""), table.get("task", DEFAULT)])
     return [NameTable(["benchmark", "title", "of"], rows)]
-
-
-LISTS: dict[str, Callable[[], list[NameTable]]] = {
-    "methods": methods_list,
-    "data": data_list,
-    "formats": formats_list,
-    "models": models_list,
-    "metrics": metrics_list,
-    "plots": plots_list,
-    "sections": sections_list,
-    "partitions": partitions_list,
-    "splits": splits_list,
-    "benchmarks": benchmarks_list,
-}
-"""Lists of `stforecast list`, by name."""
 
 
 def method_rows(methods: Names) -> list[list[str]]:
@@ -174,6 +120,54 @@ def documented(methods: Iterable[tuple[str, Any, str]]) -> str:
     headers = ["method", "what it does", "pools data", "source"]
     rows = [[f"`{n}`", m.summary, "yes" if m.pooled else "no", of] for n, m, of in methods]
     return _tabulate(rows, headers, tablefmt="github", disable_numparse=True)
+
+
+def names_of(
+    registry: str,
+    headers: list[str],
+    rows: Callable[[Names], list[list[str]]] = titles,
+    note: str = "",
+) -> Callable[[], list[NameTable]]:
+    """Return a function that lists a registry, which is imported when it is called."""
+    return lambda: [NameTable(headers, rows(pkgutil.resolve_name(registry)), note)]
+
+
+def _data_sets(known: Names) -> list[list[str]]:
+    return [[n, title(m.__doc__), "yes" if m.SOURCES else "no"] for n, m in known.items()]
+
+
+def _sections(known: Names) -> list[list[str]]:
+    from stforecast.report.sections import needs
+
+    return [[n, title(one.__doc__), ", ".join(needs(one))] for n, one in known.items()]
+
+
+def _partitions(known: Names) -> list[list[str]]:
+    from stforecast.federated.core.options import type_hints
+
+    return [[n, title(k.__doc__), ", ".join(type_hints(k))] for n, k in known.items()]
+
+
+LISTS: dict[str, Callable[[], list[NameTable]]] = {
+    "methods": methods_list,
+    "data": names_of("data_prep:DATA_SETS", ["data set", "what it is", "download"], _data_sets),
+    "formats": formats_list,
+    "models": names_of("stforecast.models:MODELS", ["model", "what it is"], summaries),
+    "metrics": metrics_list,
+    "plots": names_of("stforecast.plots:PLOTS", ["figure", "what it shows"]),
+    "sections": names_of(
+        "stforecast.report.sections:SECTIONS", ["section", "what it shows", "needs"], _sections
+    ),
+    "partitions": names_of(
+        "stforecast.data.partition:CELL_PARTITIONS",
+        ["partition of cells", "what it is", "settings"],
+        _partitions,
+        "Settings follow a colon: --clients dirichlet:8:concentration=0.1:by=shape",
+    ),
+    "splits": splits_list,
+    "benchmarks": benchmarks_list,
+}
+"""Lists of `stforecast list`, by name."""
 
 
 def _tabulate(rows: list[list[str]], headers: list[str], **style: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -59,7 +60,7 @@ def plan_command(
         page: page to write, .html: the weeks in a figure and the dates, or which groups and cells
             can sleep.
     """
-    _check_options(out, page, until, sleep, cover, threshold, growth, groups)
+    _check_options(click.get_current_context().params)
     check_run(run)
     if history is not None:
         check_history(history)
@@ -70,26 +71,18 @@ def plan_command(
         _plan_sleep(asked, sleep, cover)
 
 
-def _check_options(
-    out: Path,
-    page: Path | None,
-    until: str | None,
-    sleep: str | None,
-    cover: str | None,
-    threshold: str | None,
-    growth: str | None,
-    groups: str | None,
-) -> None:
+def _check_options(given: Mapping[str, Any]) -> None:
     """Refuse options that do not go together, and names of files with other endings."""
+    until, sleep, cover = (given[name] for name in ("until", "sleep", "cover"))
     if (until is None) == (sleep is None):
         raise click.UsageError("Give either --until for months ahead, or --sleep.")
-    if sleep is not None and not (cover and threshold):
+    if sleep is not None and not (cover and given["threshold"]):
         raise click.UsageError("--sleep needs --cover and --threshold.")
-    if (cover and until) or (sleep and (growth or groups)):
+    if (cover and until) or (sleep and (given["growth"] or given["groups"])):
         raise click.UsageError("--cover goes with --sleep; --growth and --groups go with --until.")
-    check_ending(out, ".csv", ".xlsx")
-    if page is not None:
-        check_ending(page, ".html")
+    check_ending(given["out"], ".csv", ".xlsx")
+    if given["page"] is not None:
+        check_ending(given["page"], ".html")
 
 
 class Request(NamedTuple):

@@ -179,7 +179,7 @@ def look_ahead(
 
 
 def say_outlook(found: Outlook, out: Path, plan_file: Path | None, *, has_limit: bool) -> None:
-    """Say what was forecast and written, and what is close to the threshold."""
+    """Say what was forecast and written, and which cells are close to the threshold."""
     click.echo(forecast_sentence(out, found.forecast, found.interval))
     if has_limit:
         click.echo(beyond(found))

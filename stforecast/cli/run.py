@@ -109,7 +109,7 @@ def run_command(
 def _choose(
     method: str, data: Path, settings: dict[str, Any], grid: Grid, out: Path
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return settings with the best of a grid, and notes on what was tried and sent for it.
+    """Return settings with the best of a grid, and notes on the trials and their uploads.
 
     The trials are written next to the results; a folder that has a run is refused.
     """

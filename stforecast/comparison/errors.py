@@ -51,16 +51,12 @@ class ModelErrors:
     @cached_property
     def days(self) -> pd.DatetimeIndex:
         """Local days in which first targets lie, without a zone."""
-        return pd.DatetimeIndex(self._day_of_window.unique())
+        return pd.DatetimeIndex(self.times.tz_localize(None).normalize().unique())
 
     def by_day(self) -> tuple[np.ndarray, np.ndarray]:
         """Return totals and weights `(cells, days)`; a window belongs to its first target's day."""
-        place = self.days.get_indexer(self._day_of_window)
+        place = self.days.get_indexer(self.times.tz_localize(None).normalize())
         return summed_by(self.total.sum(axis=2), place), summed_by(self.weight.sum(axis=2), place)
-
-    @property
-    def _day_of_window(self) -> pd.DatetimeIndex:
-        return self.times.tz_localize(None).normalize()
 
     @cached_property
     def hours(self) -> np.ndarray:

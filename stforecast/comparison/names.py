@@ -31,15 +31,6 @@ def short_title(metric: str) -> str:
     return kind.replace("_", " ") if kind in words else kind.upper()
 
 
-def skill_title(metric: str) -> str:
-    """Return the title of the skill in an error.
-
-    >>> skill_title("raw_mae")
-    'skill in MAE, %'
-    """
-    return f"skill in {short_title(metric)}, %"
-
-
 def error_title(metric: str, units: str = "data units") -> str:
     """Return the title of an error.
 

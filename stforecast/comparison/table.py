@@ -11,11 +11,11 @@ import pandas as pd
 from data_prep.base.errors import InputError, counted
 from stforecast.bench.run_groups import ALL, RunGroup, by_client, select
 from stforecast.bench.statistics.bootstrap import Replicates, log_ratio
-from stforecast.bench.statistics.estimate import Estimate, Ranking, rank
+from stforecast.bench.statistics.estimate import Ranking, rank
 from stforecast.bench.tables import Cell, number
 from stforecast.comparison.errors import SEASONAL, variables
 from stforecast.comparison.leaderboard import Leaderboard, Overall
-from stforecast.comparison.names import error_title, short_title, skill_title
+from stforecast.comparison.names import error_title, short_title
 from stforecast.comparison.rows import Row, by_seed, joined_errors
 from stforecast.forecasting.results import ForecastRun
 
@@ -37,9 +37,9 @@ def comparison_rows(board: Leaderboard, ranking: Ranking | None = None) -> list[
             row[f"against {reference}, %"] = "-" if leads else line.against.cell(AGAINST)
             row["p"] = number(line.p_value, ".2g")
         if line.skill is not None:
-            row[skill_title(board.metric)] = per_cent(line.skill)
+            row[f"skill in {short_title(board.metric)}, %"] = line.skill.times(100).cell()
         if several:
-            row["wins, %"] = per_cent(line.wins)
+            row["wins, %"] = line.wins.times(100).cell()
         if ranks:
             row["rank"] = number(ranks[line.name], ".2f")
         rows.append(row)
@@ -48,25 +48,16 @@ def comparison_rows(board: Leaderboard, ranking: Ranking | None = None) -> list[
 
 def overall_rows(methods: Sequence[Overall], metric: str) -> list[dict[str, str]]:
     """Return the rows of the table over all tasks; wins and places need several methods."""
-    several = len(methods) > 1
+    several, title = len(methods) > 1, f"skill in {short_title(metric)}, %"
     return [
         {
             "method": one.name,
-            **({} if one.skill is None else {skill_title(metric): per_cent(one.skill)}),
-            **({"wins, %": per_cent(one.wins)} if several else {}),
+            **({title: one.skill.times(100).cell()} if one.skill is not None else {}),
+            **({"wins, %": one.wins.times(100).cell()} if several else {}),
             **({"place in each task": ", ".join(map(str, one.error_ranks))} if several else {}),
         }
         for one in methods
     ]
-
-
-def per_cent(share: Estimate) -> Cell:
-    """Return a share in per cent, with its interval.
-
-    >>> per_cent(Estimate(0.123, 0.1, 0.151))
-    '12.3 [10.0, 15.1]'
-    """
-    return share.times(100).cell()
 
 
 def resampled_units(replicates: Replicates, n_days: int) -> str:

@@ -163,11 +163,6 @@ class Events:
         return 1 / np.sqrt(shares.clip(0.01, 1.0))
 
 
-def is_event_table(text: str | os.PathLike[str]) -> bool:
-    """Return whether the setting `events` names a table, not the kinds of a fitted model."""
-    return Path(text).suffix.lower() == ".csv"
-
-
 def read_events(
     path: str | os.PathLike[str],
     cells: np.ndarray,

@@ -173,24 +173,18 @@ def _check_fit(
             math.ceil(10 * needed * (step / dates.DAY)),
             int(10 * n_steps * (step / dates.DAY)),
         )
+        fits = []  # Folds or test spans that fit in the steps free for test and validation.
+        if options.test and (most := (free - lengths.validation) // lengths.test) > 0:
+            fits.append(f"at most {counted(most, 'fold')}")
+        validation, spans = (lengths.validation, 0) if options.validation else (0, 1)
+        longest = _whole_days((free - validation) // (options.folds + spans), step)
+        if longest >= horizon:
+            fits.append(f"test spans of at most {dates.in_words(longest, step)}")
         raise InputError(
             f"{counted(options.folds, 'fold')} ({words}) need {missing / 10:g} days, "
-            f"the data have {there / 10:g}; " + _what_fits(options, lengths, free, step, horizon)
+            f"the data have {there / 10:g}; ",
+            f"{' or '.join(fits)} would fit" if fits else "give shorter spans or fewer folds",
         )
-
-
-def _what_fits(
-    options: FoldOptions, lengths: _Lengths, free: int, step: pd.Timedelta, horizon: int
-) -> str:
-    """Return advice: folds or test spans that fit in the steps free for test and validation."""
-    fits = []
-    if options.test and (most := (free - lengths.validation) // lengths.test) > 0:
-        fits.append(f"at most {counted(most, 'fold')}")
-    validation, spans = (lengths.validation, 0) if options.validation else (0, 1)
-    longest = _whole_days((free - validation) // (options.folds + spans), step)
-    if longest >= horizon:
-        fits.append(f"test spans of at most {dates.in_words(longest, step)}")
-    return f"{' or '.join(fits)} would fit" if fits else "give shorter spans or fewer folds"
 
 
 def _entered(n: int, local_times: pd.DatetimeIndex) -> int:

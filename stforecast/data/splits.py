@@ -228,21 +228,7 @@ def make_split(
             _shorter(rule, step, spec, local_times),
         )
     train, validation, test = (np.arange(part.start, part.stop) for part in cut[:3])
-    _check_lags(rule, spec, train[-1], step)
-    return Split(train, validation, test, cut.fit)
-
-
-def _empty_part(rule: SplitRule, cut: Cut) -> str | None:
-    """Return the name of the first part that lacks a required window, if any."""
-    if not cut.train:
-        return "training"
-    if rule.has_validation and not cut.validation:
-        return "validation"
-    return None if cut.test else "test"
-
-
-def _check_lags(rule: SplitRule, spec: WindowSpec, last: int, step: pd.Timedelta) -> None:
-    """Refuse lags that no training window, up to the one with start `last`, can read."""
+    last = train[-1]  # No later training window could read a lag, either.
     known = [str(lag) for lag in spec.further_lags if lag <= last]
     if (furthest := max(spec.further_lags, default=0)) > last:
         raise InputError(
@@ -253,6 +239,16 @@ def _check_lags(rule: SplitRule, spec: WindowSpec, last: int, step: pd.Timedelta
                 extra_lags=",".join(known),
             ),
         )
+    return Split(train, validation, test, cut.fit)
+
+
+def _empty_part(rule: SplitRule, cut: Cut) -> str | None:
+    """Return the name of the first part that lacks a required window, if any."""
+    if not cut.train:
+        return "training"
+    if rule.has_validation and not cut.validation:
+        return "validation"
+    return None if cut.test else "test"
 
 
 def _remedy(

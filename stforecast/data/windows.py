@@ -232,7 +232,7 @@ def _cut_readings(filled: np.ndarray, steps: np.ndarray, spec: WindowSpec, x: np
     n_lags = len(spec.lags)
     _check_steps(steps[:, :n_lags], len(filled))
     _check_steps(steps.clip(0), len(filled))
-    by_cell = _by_cell(filled)
+    by_cell = np.ascontiguousarray(np.transpose(filled), dtype=np.float32)
     gaps = bool(np.isnan(by_cell).any()) or bool((steps < 0).any())
     for of_cell, values in zip(x, by_cell, strict=True):  # One cell's stay in the cache.
         readings = values.take(steps, mode="clip")
@@ -254,7 +254,7 @@ def target_windows(
     """
     steps = np.asarray(starts, dtype=np.intp)[:, None] + np.arange(spec.horizon)
     _check_steps(steps, len(series))
-    y = np.take(_by_cell(series), steps, axis=1)
+    y = np.take(np.ascontiguousarray(series.T, dtype=np.float32), steps, axis=1)
     mask = ~np.isnan(y)
     y[~mask] = 0.0
     return y, mask
@@ -268,10 +268,6 @@ def training_targets(
     if spec.target != LEVEL:
         y = np.where(mask, without_anchors(y, series, starts, spec.target, calendar), 0.0)
     return calendar.on_wall_clock(y, starts), calendar.on_wall_clock(mask, starts)
-
-
-def _by_cell(series: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(np.transpose(series), dtype=np.float32)
 
 
 def _check_steps(steps: np.ndarray, n_steps: int) -> None:

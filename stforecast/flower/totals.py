@@ -170,7 +170,7 @@ class Asking:
 
     Attributes:
         run: settings of the run.
-        coordinator: what has led it.
+        coordinator: leader of its rounds.
         left_out: why nodes are left out, by number.
     """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,7 +11,6 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import counted
-from data_prep.base.progress import each
 from stforecast.bench.statistics.bootstrap import skill
 from stforecast.bench.statistics.estimate import ErrorSums, Estimate
 from stforecast.bench.tables import for_terminal, plus_minus
@@ -26,7 +25,6 @@ from stforecast.comparison.errors import (
 from stforecast.comparison.leaderboard import neighbours, resample
 from stforecast.comparison.names import error_title
 from stforecast.comparison.rows import join_errors
-from stforecast.data.folds import FoldPlan
 
 SUMMARISED = ("raw_mae", "mase")
 """Errors in the summary."""
@@ -165,9 +163,3 @@ class Backtest:
     def _sums(self, metric: str, model: str | None) -> ErrorSums:
         total, weight = join_errors(self._errors(metric, model)).by_day()
         return ErrorSums(total[None], weight[None])
-
-
-def run_folds(plan: FoldPlan, test: Callable[[str], FoldResult], *, progress: bool) -> Backtest:
-    """Test a forecaster on each fold; `test` fits a new one on a split and returns its results."""
-    splits = each(plan.splits, plan.description, "fold", progress=progress)
-    return Backtest(plan.description, [test(split) for split in splits])

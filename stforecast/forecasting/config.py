@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -75,7 +75,7 @@ class DataOptions(CheckedOptions):
         check_clients(self.clients)
         self.limits(non_negative=False)
 
-    def limits(self, non_negative: bool) -> Limits:
+    def limits(self, *, non_negative: bool) -> Limits:
         """Return the lowest and highest value; `non_negative` if no training value is below 0."""
         lower, upper = self.lower_limit, self.upper_limit
         assumed = 0.0 if non_negative else -math.inf
@@ -340,24 +340,21 @@ class ForecastSettings(Settings[Config]):
         }
 
     def conditions(self, method: str, chosen: Mapping[str, Any]) -> dict[str, str]:
-        """Return what the method never reads."""
-        return dict.fromkeys(_never_read(method, self.sections(method, str(chosen["model"]))), "")
-
-
-def _never_read(method: str, types: Mapping[str, type]) -> Set[str]:
-    """Return the names of settings that a method does not read, whatever the others are."""
-    kind = _find(method)
-    without = set() if kind.grid else {"tune"}
-    if method not in BASELINES:
-        of_model = options.names_of(types["model_options"]) if "model" in kind.unread else set()
-        return {*kind.unread, *of_model, *(["clients"] if kind.pooled else []), *without}
-    names = without | options.names_of(*(types[section] for section in OF_ROUNDS)) | OF_TRAINED
-    names -= {"quantiles"}  # Intervals read it, which every method may have.
-    if not kind.reads_windows:
-        names |= {*OF_WINDOWS}
-    if not kind.reads_target:
-        names |= {"target"}
-    return names - kind.reads
+        """Return the settings that a method does not read, whatever the others are."""
+        kind, types = _find(method), self.sections(method, str(chosen["model"]))
+        names = set() if kind.grid else {"tune"}
+        if method not in BASELINES:
+            names |= {*kind.unread, *(["clients"] if kind.pooled else [])}
+            if "model" in kind.unread:
+                names |= options.names_of(types["model_options"])
+            return dict.fromkeys(names, "")
+        names |= options.names_of(*(types[section] for section in OF_ROUNDS)) | OF_TRAINED
+        names -= {"quantiles"}  # Intervals read it, which every method may have.
+        if not kind.reads_windows:
+            names |= {*OF_WINDOWS}
+        if not kind.reads_target:
+            names |= {"target"}
+        return dict.fromkeys(names - kind.reads, "")
 
 
 SETTINGS = ForecastSettings(Config)

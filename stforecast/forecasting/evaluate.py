@@ -543,13 +543,8 @@ def on_new_data(model: FittedModel, series: Series) -> Evaluation:
     return Evaluation(model, model.prepared(series, Split(none, none, starts, slice(0, 0))))
 
 
-def error_table(evaluations: Mapping[str, Evaluation], by: By = "cell") -> pd.DataFrame:
-    """Tabulate the errors of several selections; see `Forecaster.evaluate`."""
-    return pd.concat(error_tables(evaluations, by), ignore_index=True)
-
-
 def error_tables(evaluations: Mapping[str, Evaluation], by: By = "cell") -> Iterator[pd.DataFrame]:
-    """Yield the parts of `error_table`, which are too many for the memory with many cells."""
+    """Yield parts of the table of errors, see `Forecaster.evaluate`; all may not fit in memory."""
     if any(evaluation.tables is None for evaluation in evaluations.values()):
         _run_through(evaluations, errors=True)
     for split in ("validation", "test"):

@@ -16,11 +16,10 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError, Words, choose
-from data_prep.base.progress import doing
+from data_prep.base.progress import doing, each
 from data_prep.netcdf import dump_blocks
 from stforecast.bench.progress import rounds_bar
 from stforecast.data.cubes import Data, name_of
-from stforecast.data.events import is_event_table
 from stforecast.data.folds import FoldOptions, plan_folds
 from stforecast.data.prepared import PreparedSeries
 from stforecast.data.scaling import Limits
@@ -32,7 +31,7 @@ from stforecast.federated.uploads.uplink import Sent, counting_uploads
 from stforecast.forecasting import DEFAULT_METHOD
 from stforecast.forecasting import evaluate as evaluations
 from stforecast.forecasting.adapt import AdaptOptions, adapt
-from stforecast.forecasting.backtest import Backtest, FoldResult, run_folds
+from stforecast.forecasting.backtest import Backtest, FoldResult
 from stforecast.forecasting.config import Config, check_read, read_by, resolve
 from stforecast.forecasting.evaluate import By, Evaluation
 from stforecast.forecasting.explain import Explanation, explain
@@ -463,7 +462,8 @@ class Forecaster(Estimator):
         """Return the table of events to read: the given one, or that of the fit."""
         has_own = isinstance(history, Series) and history.calendar.events is not None
         fitted = self.asked.window.events
-        return fitted if events is None and is_event_table(fitted) and not has_own else events
+        is_table = Path(fitted).suffix.lower() == ".csv"  # Else the kinds of a fitted model.
+        return fitted if events is None and is_table and not has_own else events
 
     def plot(
         self,
@@ -530,7 +530,7 @@ class Forecaster(Estimator):
             self._evaluation()
         else:
             found = {select: self._on(data)}
-        table = evaluations.error_table(found, by)
+        table = pd.concat(evaluations.error_tables(found, by), ignore_index=True)
         table.attrs["select"] = select
         return table
 
@@ -760,7 +760,8 @@ class Forecaster(Estimator):
             found = evaluations.forecasts_dataset(of_fold, select, errors=True)
             return FoldResult(fitted.evaluate(), fitted._limited(found), fitted.data_.parts())
 
-        return run_folds(plan, tested, progress=progress)
+        splits = each(plan.splits, plan.description, "fold", progress=progress)
+        return Backtest(plan.description, [tested(split) for split in splits])
 
     def save(self, folder: AnyPath) -> Path:
         """Save the forecaster as `forecaster.json` and `state.safetensors`; return the folder.

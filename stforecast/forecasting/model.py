@@ -110,7 +110,7 @@ class FittedModel:
     @property
     def limits(self) -> Limits:
         """Lowest and highest value of its forecasts and bounds, in the data's units."""
-        return self.config.data.limits(self.non_negative)
+        return self.config.data.limits(non_negative=self.non_negative)
 
     @property
     def reach(self) -> int:

@@ -181,12 +181,31 @@ class UnfinishedForecastRun(UnfinishedRun[ForecastRun]):
         write_csv(tables(), path)
 
     def check(self, errors: pd.DataFrame) -> None:
-        """Refuse errors of which no results can be made."""
-        _check_headline(errors, self.folder)
+        """Refuse results whose squared error over the whole test part is not finite."""
+        found = pooled(select(errors, metric="mse", split="test"))["value"].to_numpy()
+        if not np.isfinite(found).all():
+            raise InputError(
+                f"{self.folder}: the squared error over the test part is {found[0]:g}, expected a "
+                "finite number; check that the data have values in the test part, and none that is "
+                "absurd, and that the method forecasts numbers"
+            )
 
     def privacy(self) -> dict[str, Any]:
         """Return the guarantee of differential privacy, if there is one."""
-        return _privacy(self.forecaster, self.begun.get("sent_before", ()))
+        asked, before = self.forecaster.asked, self.begun.get("sent_before", ())
+        uploads = [*(Sent(Uplink(**uplink), n) for uplink, n in before), *self.forecaster.sent_]
+        of_intervals = "weights fitted to all clients' errors"
+        of_target = "chosen by all clients' errors, and the uploads of the other targets"
+        shared = {
+            "scale global: mean and deviation of all clients' values": asked.data.scale == "global",
+            "static columns, scaled over all clients": asked.window.columns,
+            f"intervals normalised: {of_intervals}": asked.interval.intervals == "normalised",
+            f"target validation: {of_target}": asked.window.target == CHOSEN,
+            "the division of the cells, by all clients' cells": parse_partition(asked.clients),
+        }
+        names = [name for name, is_shared in shared.items() if is_shared]
+        uplink = self.forecaster.config.uplink
+        return guarantee(uplink, uploads, "a client's whole training series", names)
 
     def describe(self) -> dict[str, Any]:
         """Return settings, data and results for `run.json`."""
@@ -213,17 +232,6 @@ def content_of(series: Series, clients: str) -> str:
     drawn = getattr(parse_partition(clients), "drawn", False)
     owners = [clients] if drawn else partition_cells(clients, series).labels
     return fingerprint(*series.identity(), *owners)
-
-
-def _check_headline(metrics: pd.DataFrame, folder: Path) -> None:
-    """Refuse results whose squared error over the whole test part is not finite."""
-    found = pooled(select(metrics, metric="mse", split="test"))["value"].to_numpy()
-    if not np.isfinite(found).all():
-        raise InputError(
-            f"{folder}: the squared error over the test part is {found[0]:g}, expected a finite "
-            "number; check that the data have values in the test part, and none that is absurd, "
-            "and that the method forecasts numbers"
-        )
 
 
 def facts_of(forecaster: Forecaster) -> dict[str, Any]:
@@ -272,21 +280,3 @@ def notes_of(sent: Sequence[Sent]) -> dict[str, Any]:
     """Return the note of uploads that left before a run, for the ε of both together."""
     known = [[dataclasses.asdict(s.uplink), s.uploads] for s in sent if s.uploads]
     return {"sent_before": known} if any(s.uplink.private for s in sent) else {}
-
-
-def _privacy(forecaster: Forecaster, before: Sequence[tuple[Any, int]]) -> dict[str, Any]:
-    """Return the guarantee of the Gaussian mechanism on all uploads, if it was used."""
-    asked = forecaster.asked
-    uploads = [*(Sent(Uplink(**uplink), n) for uplink, n in before), *forecaster.sent_]
-    of_intervals = "weights fitted to all clients' errors"
-    of_target = "chosen by all clients' errors, and the uploads of the other targets"
-    shared = {
-        "scale global: mean and deviation of all clients' values": asked.data.scale == "global",
-        "static columns, scaled over all clients": asked.window.columns,
-        f"intervals normalised: {of_intervals}": asked.interval.intervals == "normalised",
-        f"target validation: {of_target}": asked.window.target == CHOSEN,
-        "the division of the cells, by all clients' cells": bool(parse_partition(asked.clients)),
-    }
-    names = [name for name, is_shared in shared.items() if is_shared]
-    uplink = forecaster.config.uplink
-    return guarantee(uplink, uploads, "a client's whole training series", names)

@@ -182,16 +182,12 @@ class FedTrees(Method):
         if level == self.options.depth:
             return {f"sums.{level}": sums}
         n_nodes = 2**level
-        if level and not self._sends_both:
+        # Else both children's are sent, as other clients sent their parent's.
+        if level and self.training.participation >= 1:
             node, n_nodes = torch.where(node % 2 == 0, node // 2, -1), n_nodes // 2
         channels = torch.cat([(residual @ tables["directions"]).mT, weight], dim=1)
         histogram = trees.histograms(bins, node, channels, n_nodes, self.options.bins)
         return {f"sums.{level}": sums, f"histogram.{level}": histogram}
-
-    @property
-    def _sends_both(self) -> bool:
-        """Whether both children's histograms are sent, as other clients sent their parent's."""
-        return self.training.participation < 1
 
     def _description(self, batch: Batch, outputs: int) -> Payload:
         """Return the counts on the grid and the normal equations of the ridge regression."""
@@ -267,7 +263,7 @@ class FedTrees(Method):
         if level == o.depth:
             return after
         histogram = total[f"histogram.{level}"]
-        if level and not self._sends_both:
+        if level and self.training.participation >= 1:
             if parents is None or not same:
                 return after
             histogram = torch.stack([histogram, parents - histogram], dim=1).flatten(0, 1)
@@ -317,7 +313,7 @@ def residuals(task: Task, prediction: Tensor, batch: Batch) -> Tensor:
     """
     y, n = batch["y"], batch["mask"].sum((1, 2)).view(-1, 1, 1)
 
-    def slope(at: Tensor, create_graph: bool = False) -> Tensor:
+    def slope(at: Tensor, *, create_graph: bool = False) -> Tensor:
         (g,) = torch.autograd.grad(task.loss(at, batch).sum(), at, create_graph=create_graph)
         return g * n
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +20,10 @@ from stforecast.cli.commands import (
 )
 from stforecast.cli.federate import NODES, shared_settings, with_server, write_federation
 from stforecast.cli.lists import (
-    NameTable,
+    Names,
     documented,
     method_rows,
+    names_of,
     summaries,
     titles,
 )
@@ -208,31 +207,18 @@ def image_methods_table() -> str:
     return f"{textwrap.fill(shared, 112)}\n\n{table}"
 
 
-def _names(kind: str) -> list[NameTable]:
-    """List the names of one kind."""
-    from vision.datasets import DATASETS
-    from vision.methods import METHODS
-    from vision.models import MODELS
-    from vision.partition import PARTITIONS
+def _partitions(known: Names) -> list[list[str]]:
     from vision.streams import STREAMS
 
-    rows = {
-        "method": lambda: method_rows(METHODS),
-        "data set": lambda: titles(DATASETS),
-        "partition": lambda: titles(PARTITIONS) + titles(STREAMS),
-        "model": lambda: summaries(MODELS),
-        "figure": lambda: titles(PLOTS),
-    }
-    about = "what it does" if kind == "method" else "what it is"
-    return [NameTable([kind, about], rows[kind]())]
+    return titles(known) + titles(STREAMS)
 
 
-IMAGE_LISTS: dict[str, Callable[[], list[NameTable]]] = {
-    "methods": partial(_names, "method"),
-    "data": partial(_names, "data set"),
-    "partitions": partial(_names, "partition"),
-    "models": partial(_names, "model"),
-    "plots": partial(_names, "figure"),
+IMAGE_LISTS = {
+    "methods": names_of("vision.methods:METHODS", ["method", "what it does"], method_rows),
+    "data": names_of("vision.datasets:DATASETS", ["data set", "what it is"]),
+    "partitions": names_of("vision.partition:PARTITIONS", ["partition", "what it is"], _partitions),
+    "models": names_of("vision.models:MODELS", ["model", "what it is"], summaries),
+    "plots": names_of("vision.plots:PLOTS", ["figure", "what it is"]),
 }
 """Lists of `stforecast vision list`, by name."""
 

@@ -375,14 +375,10 @@ class FedTA(Method):
         features = self.enhanced(params, x, self.backbone.query(x))
         return self.scaled("feature.moments", features, params)
 
-    def represent(self, params: Payload, x: Tensor) -> Tensor:
-        """Return F_TA of images `(clients, batch, width)`, the features of Fig. 5."""
-        return self.mixed(params, self.features(params, x))
-
     def predict(self, state: Payload, payload: Payload, x: Tensor, view: str) -> Tensor:
         """Predict with the anchors' head on the fused or local pool, or by global prototype."""
         params = {**payload, **state} if view == "personal" else {**state, **payload}
-        features = self.represent(params, x)
+        features = self.mixed(params, self.features(params, x))
         if view == "nearest":
             return anchors.prototype_scores(features, payload["prototypes"], payload["known"])
         return anchor_head(params, features)

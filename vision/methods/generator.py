@@ -63,12 +63,7 @@ class TaughtFedAvg(FedAvg):
         return server
 
     def local_update(self, cohort: Cohort, payload: Payload) -> Payload:
-        """Enter a new stage if one begins, then train as FedAvg does."""
-        self.enter_stage(cohort, payload)
-        return super().local_update(cohort, payload)
-
-    def enter_stage(self, cohort: Cohort, payload: Payload) -> None:
-        """Store the teacher and the former classes of clients whose stage begins."""
+        """Store teacher and former classes of clients whose stage begins; train as FedAvg does."""
         memory, new = cohort.memory, self.begins(cohort, payload)
         memory["former"] |= memory["present"] & new[:, None]
         memory["present"] &= ~new[:, None]
@@ -76,6 +71,7 @@ class TaughtFedAvg(FedAvg):
         with torch.no_grad():
             for name, t in self.lesson(payload).items():
                 memory[TEACHER + name][new] = t[new]
+        return super().local_update(cohort, payload)
 
     def begins(self, cohort: Cohort, payload: Payload) -> Tensor:
         """Return whether a stage begins for each client in this round, `(clients,)`."""

@@ -251,7 +251,7 @@ class Excel(Format):
         if not options.no_header:
             names, skip = check_names(head.names, head.before, path.name, "row"), head.rows
         columns = [
-            _column(name, [row[i] for row in rows[skip:]], name in keys)
+            _column(name, [row[i] for row in rows[skip:]], is_key=name in keys)
             for i, name in enumerate(names)
         ]
         return Table(
@@ -304,7 +304,7 @@ def _choose_sheet(names: list[str], wanted: str | None, file: str) -> str:
     raise InputError(f"{file}: no sheet {wanted!r}{close_to(wanted, names)}; {listed}")
 
 
-def _column(name: str, values: list[Any], is_key: bool) -> pl.Series:
+def _column(name: str, values: list[Any], *, is_key: bool) -> pl.Series:
     """Return a column as numbers, times or text, depending on what all its filled cells hold."""
     values = [None if isinstance(v, str) and v in MISSING else v for v in values]
     kinds = {type(value) for value in values if value is not None}

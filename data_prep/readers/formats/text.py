@@ -93,7 +93,12 @@ class Text(Format):
         if encoding not in UNICODE:
             content = _recoded(path, content, encoding)
         if re.match(rb"(\xef\xbb\xbf)?#(group|datatype|default|constant)", _start(path, content)):
-            return _read_annotated(path, content, keys, options)
+            # A file of InfluxDB, whose annotations and numbers of its tables are left out, see
+            # https://docs.influxdata.com/influxdb/v2/reference/syntax/annotated-csv.
+            text = path.read_bytes() if content is None else content
+            plain = re.sub(rb"(?m)^#[^\r\n]*", b"", text.removeprefix(codecs.BOM_UTF8))
+            table = _read(path, plain, keys, options)
+            return table.without([c for c in ("result", "table", "_start", "_stop") if c in table])
         try:
             return _read(path, content, keys, options)
         except pl.exceptions.PolarsError as e:
@@ -101,19 +106,6 @@ class Text(Format):
                 raise
             found = find_encoding(path.read_bytes() if content is None else content, path.name)
             return _read(path, _recoded(path, content, found), keys, options)
-
-
-def _read_annotated(
-    path: Path, content: bytes | None, keys: Container[str], options: TableOptions
-) -> Table:
-    """Read a file of InfluxDB without annotations and the columns that number its tables.
-
-    Source: https://docs.influxdata.com/influxdb/v2/reference/syntax/annotated-csv.
-    """
-    text = path.read_bytes() if content is None else content
-    plain = re.sub(rb"(?m)^#[^\r\n]*", b"", text.removeprefix(codecs.BOM_UTF8))
-    table = _read(path, plain, keys, options)
-    return table.without([c for c in ("result", "table", "_start", "_stop") if c in table])
 
 
 UNICODE = ("utf-8", "utf-8-sig")

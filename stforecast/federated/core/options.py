@@ -12,7 +12,7 @@ import difflib
 import functools
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import NoneType
 from typing import (
@@ -164,26 +164,6 @@ def unmet(options: Collection[type], settings: Mapping[str, Any]) -> dict[str, s
 def names_of(*options: type) -> frozenset[str]:
     """Return the names of the fields of dataclasses."""
     return frozenset(field.name for kind in options for field in fields(kind))
-
-
-def check_none_unread(
-    method: str, found: Mapping[str, str], readers: Callable[[str], Iterable[str]]
-) -> None:
-    """Refuse the settings `found`, each with the condition on which it is read, "" if none is.
-
-    `readers` gives the names of the methods that read a setting.
-
-    >>> check_none_unread("fedavg", {"mu": "loss is huber"}, lambda name: [])
-    Traceback (most recent call last):
-    data_prep.base.errors.InputError: mu is read only if loss is huber; otherwise leave it out
-    """
-    for name, condition in found.items():
-        if condition:
-            raise InputError(f"{name} is read only if {condition}; otherwise leave it out")
-        raise InputError(
-            f"{method} does not read {name}; leave it out, or choose a method that reads it: "
-            f"{some(readers(name), 9)}"
-        )
 
 
 def is_switch(hint: Any) -> bool:
@@ -394,13 +374,15 @@ class Settings(ABC, Generic[C]):
 
     def check_read(self, method: str, settings: Mapping[str, Any]) -> None:
         """Refuse settings that a method does not read."""
-
-        def readers(name: str) -> Iterator[str]:
-            for other in self.methods():
-                if self.unread(other, {name: settings[name]}).get(name) != "":
-                    yield other
-
-        check_none_unread(method, self.unread(method, settings), readers)
+        for name, condition in self.unread(method, settings).items():
+            if condition:
+                raise InputError(f"{name} is read only if {condition}; otherwise leave it out")
+            own = {name: settings[name]}
+            readers = (m for m in self.methods() if self.unread(m, own).get(name) != "")
+            raise InputError(
+                f"{method} does not read {name}; leave it out, or choose a method that reads it: "
+                f"{some(readers, 9)}"
+            )
 
     def read_by(self, method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings that are read, such as those of a record that has all."""

@@ -60,11 +60,6 @@ def obstacle(run: FederationSettings) -> InputError | None:
     return None
 
 
-def most_parties(run: FederationSettings) -> int:
-    """Return how many nodes may take part: the owners of clients, or one for each client."""
-    return len(run.owners) or run.n_clients
-
-
 def with_secure_sums(run: Run, *, insisted: bool, fewest_given: bool) -> Run:
     """Return a run with secure aggregation as it is to be: without it if it cannot have any.
 
@@ -73,7 +68,7 @@ def with_secure_sums(run: Run, *, insisted: bool, fewest_given: bool) -> Run:
         insisted: keep secure aggregation, so that checks refuse the run if it cannot have it.
         fewest_given: keep the run's `min_parties`; by default three, if there can be so many.
     """
-    most = most_parties(run)
+    most = len(run.owners) or run.n_clients  # Nodes that may take part.
     if run.secure and not insisted and (most < FEWEST or obstacle(run)):
         return dataclasses.replace(run, secure=None)
     if run.secure and not fewest_given:
@@ -84,7 +79,7 @@ def with_secure_sums(run: Run, *, insisted: bool, fewest_given: bool) -> Run:
 
 def few_may_take_part(run: FederationSettings) -> bool:
     """Return whether a run may be of two parties, as far as its settings say."""
-    most, fewest = most_parties(run), run.patience.min_parties
+    most, fewest = len(run.owners) or run.n_clients, run.patience.min_parties
     return most == FEWEST or (run.secure is not None and most >= FEWEST and fewest < FEW)
 
 

@@ -80,7 +80,9 @@ def test_limits_are_scored_as_the_targets_of_their_values():
 def test_only_data_that_were_never_negative_have_a_lowest_value():
     ramp = np.arange(240.0)
     settings = Forecaster("last_value").asked.data
-    lowest = [settings.limits(prepared(data).non_negative).lower for data in (ramp, ramp - 2)]
+    lowest = [
+        settings.limits(non_negative=prepared(data).non_negative).lower for data in (ramp, ramp - 2)
+    ]
     assert lowest == [0, -np.inf]
     assert prepared(150 - ramp).non_negative, "what follows training is not read"
 
