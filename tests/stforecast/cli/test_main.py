@@ -664,6 +664,7 @@ def test_without_a_command_there_is_help(stforecast):
             "Invalid value for '{methods|data|formats|models|metrics|plots|sections|",
         ),
         (["simulate", "--out", "b", "--cells", "0"], "cells is 0; give 1 to"),
+        (["simulate", "--out", "b.csv"], "b.csv has the name of a file; choose a folder for --out"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
