@@ -35,7 +35,9 @@ def simulate_command(ctx: click.Context, *, out: Path, **given: Any) -> None:
         out: folder for the daily files.
     """
     from data_prep.city.simulate import simulate
+    from stforecast.federated.runs.run_folder import check_folder
 
+    check_folder(out)
     files = simulate(out, progress=ctx.obj["progress"], **given)
     click.echo(f"{counted(len(files), 'file')} in {out}")
     name = given.get("city", "milan")
@@ -62,7 +64,9 @@ def download_command(
         only: download only files whose names match, e.g. '*2013-11-0*'.
     """
     from data_prep.download.fetch import download
+    from stforecast.federated.runs.run_folder import check_folder
 
+    check_folder(out)
     found = DATA_SETS.find(data_set)
     if not found.SOURCES:
         reason = getattr(found, "BY_HAND", "it is a file of your own")

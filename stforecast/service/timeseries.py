@@ -142,10 +142,7 @@ def with_readings(asked: ForecastRequest, series: Series) -> pd.DataFrame | None
     sent = {one.name: _placed(one, history.index, series) for one in asked.inputs if one.series}
     if not sent:
         return None
-    newer = pd.DataFrame(sent)
-    steps = history.index.union(newer.index)
-    history = history.reindex(steps)
-    history.loc[newer.index, newer.columns] = newer.where(newer.notna(), history)
+    history = pd.DataFrame(sent).combine_first(history)[history.columns]
     history.columns = series.cells
     history.columns.name, history.attrs = "cell", {"units": series.units}
     return history

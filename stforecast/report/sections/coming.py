@@ -193,12 +193,11 @@ def _plan(series: Series, found: Outlook, plan: pd.DataFrame) -> Table:
 def _planned(found: Outlook, place: int) -> dict[str, str]:
     """Return what a row of the plan says, with the bounds at the time of the worst forecast."""
     plan, side, name = found.plan, found.side, chance_column(found.plan)
-    row, at, one = plan.iloc[place], plan.iloc[place][f"{side.worst}_time"], {}
+    row, at = plan.iloc[place], plan.iloc[place][f"{side.worst}_time"]
+    one = {} if name is None else {name.replace("_", " "): share(row[name])}
     if not plan["busy_hour_mean"].equals(plan[side.worst]):  # Steps are shorter than an hour.
-        one = {
-            "busy hour": time_text(row["busy_hour"]),
-            "mean in it": number(row["busy_hour_mean"]),
-        }
+        one |= {"busy hour": time_text(row["busy_hour"])}
+        one |= {"mean in it": number(row["busy_hour_mean"])}
     one |= {side.worst: number(row[side.worst]), f"{side.worst} at": time_text(at)}
     if found.interval is not None and not pd.isna(at):
         lower, upper = (number(bound.iloc[:, place][at]) for bound in found.interval)
@@ -207,8 +206,6 @@ def _planned(found: Outlook, place: int) -> dict[str, str]:
         own = plan["threshold"].nunique() > 1
         one |= {"threshold": number(row["threshold"])} if own else {}
         one["headroom"] = number(row["headroom"])
-    if name is not None:
-        one[name.replace("_", " ")] = share(row[name])
     return one
 
 

@@ -66,6 +66,16 @@ def test_commands_that_make_something_say_what_to_type_next(tmp_path, capsys):
     assert not capsys.readouterr().err
 
 
+def test_no_forecast_is_suggested_after_two_steps(tmp_path, capsys):
+    table = tmp_path / "two.csv"
+    table.write_text("time,a,b\n2024-01-01 00:00,1,2\n2024-01-01 01:00,3,4\n")
+    words = f"prepare table --raw {table} --layout wide --out {tmp_path / 'two.nc'}".split()
+    with pytest.raises(SystemExit) as done:
+        main(words)
+    assert not done.value.code
+    assert NEXT not in capsys.readouterr().err
+
+
 @pytest.mark.repeats
 def test_figures_and_comparisons_say_what_to_type_next(run_folder, tmp_path, capsys):
     for command in (f"plot cdf {run_folder} --out {tmp_path}/a.png", f"compare {run_folder}"):
@@ -655,6 +665,7 @@ def test_without_a_command_there_is_help(stforecast):
             "Invalid value for '{methods|data|formats|models|metrics|plots|sections|",
         ),
         (["simulate", "--out", "b", "--cells", "0"], "cells is 0; give 1 to"),
+        (["simulate", "--out", "b.csv"], "b.csv has the name of a file; choose a folder for --out"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -6,9 +6,12 @@ import pytest
 from report_pages import write_report
 
 from data_prep.cube import make_cube, write_cube
+from stforecast.bench.drawing import TWO_COLUMNS, panels, png_address
 from stforecast.federated.runs.run_folder import write_csv
 from stforecast.forecasting.results import ROUND_COLUMNS
 from stforecast.plots.losses import LOSSES
+from stforecast.report.section import Picture, Section
+from stforecast.report.write import ReportPage
 
 CELLS = np.array([5060, 5061, 5160, 5161])
 NAME = "<b>best & $x$"
@@ -165,6 +168,19 @@ def test_colours_follow_the_system_until_switched(browser, page, dark):
 def test_a_narrow_window_shows_all_without_moving_sideways(browser, page):
     browser.open(page, width=400)
     assert browser.run("document.documentElement.scrollWidth") <= 400
+    assert browser.problems == []
+
+
+def test_a_picture_keeps_its_size_in_a_narrow_window_and_scrolls(browser, tmp_path):
+    figure, _ = panels(TWO_COLUMNS, 2.0)
+    made = ReportPage()
+    made.sections = [
+        Section("Weeks", [], [], picture=Picture("Weeks", png_address(figure, 160), ""))
+    ]
+    browser.open(made.write(tmp_path / "page.html", "A page", "stforecast plan"), width=390)
+    assert browser.run("document.documentElement.scrollWidth") <= 390
+    assert browser.run("document.querySelector('.picture img').clientWidth") > 700
+    assert browser.run("document.querySelector('.picture .scroll').clientWidth") < 390
     assert browser.problems == []
 
 

@@ -14,7 +14,7 @@ from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.groups import read_groups
 from stforecast.forecasting.outlook import Outlook, make_outlook
 from stforecast.plots.cell_map import find_places
-from stforecast.report.sections.coming import coming, exceedances, unfounded
+from stforecast.report.sections.coming import coming, exceedances, time_text, unfounded
 from stforecast.report.tables import Arrays, Table
 from stforecast.report.write import ReportPage
 
@@ -94,7 +94,7 @@ def test_the_plan_has_the_bounds_of_each_cell_and_no_column_twice(town, town_ahe
     made.add_outlook(run, *town_ahead)
     row = made.sections[0].tables[-1].rows[0]
     assert [*row] == [
-        "cell", "peak", "peak at", "bounds then", "headroom", "probability", "time above",
+        "cell", "probability", "peak", "peak at", "bounds then", "headroom", "time above",
     ]  # fmt: skip
     at = found.plan.loc["busy", "peak_time"]
     lower, upper = (bound.loc[at, "busy"] for bound in found.interval)
@@ -257,6 +257,12 @@ def test_a_long_reason_is_wrapped(browser, town_ahead, tested, tmp_path):
     browser.open(made.write(tmp_path / "page.html", "A page", ""))
     wide = "[...document.querySelectorAll('.scroll')].some(s => s.scrollWidth > s.clientWidth)"
     assert not browser.run(wide)
+
+
+def test_texts_of_times_sort_as_the_times_do():
+    texts = [time_text(time) for time in pd.date_range("2023-12-20 22:00", periods=200, freq="7h")]
+    assert texts == sorted(texts)
+    assert time_text(pd.NaT) == "-"
 
 
 def spans_of(series, values, chances=None, sums=None, **attrs):
