@@ -577,7 +577,10 @@ def test_repeated_rows_are_left_out_and_counted_and_conflicting_ones_are_asked(
         prepared("\n".join([name, *rows, f"2024-01-01 02:00,{cell}9"]), layout=layout)
 
 
-@pytest.mark.parametrize("step", ["5min", "15min", "30min", "1h"])
+@pytest.mark.parametrize(
+    "step",
+    ["1h", *(pytest.param(s, marks=pytest.mark.repeats) for s in ("5min", "15min", "30min"))],
+)
 def test_hours_that_clocks_skipped_in_several_years_are_recognised(step, prepared):
     wall = pd.date_range("2022-03-01", "2023-04-10", freq=step, tz="UTC").tz_convert("Europe/Rome")
     wall = wall.tz_localize(None)

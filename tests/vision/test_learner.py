@@ -182,6 +182,7 @@ def test_no_two_sections_share_a_name():
                 assert len(names) == len(set(names)), (method, model, partition)
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_can_be_pickled(name):
     frozen = METHODS[name].defaults.get("model") == "vit"

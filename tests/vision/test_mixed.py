@@ -95,6 +95,7 @@ def test_clients_together_are_each_by_itself():
         torch.testing.assert_close(whole, torch.cat(parts))
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("method", ["pfpl", "gldp"])
 def test_a_run_that_was_killed_equals_one_that_was_not(method, tmp_path):
     settings = {
@@ -128,6 +129,7 @@ def test_it_is_said_who_has_which_model(caplog):
     )
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("method", TRAINED)
 def test_methods_that_send_encoders_are_refused(method):
     config = resolve(method, model="mixed")

@@ -181,11 +181,13 @@ def test_the_shipped_benchmarks_say_what_they_are(path):
     assert path.read_text().startswith("# "), "say what it is, what differs and how long it takes"
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_the_shipped_benchmarks_can_be_read(path):
     assert load_grid(path).entries
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("path", IMAGE_CONFIGS, ids=lambda path: f"{path.parent.stem}-{path.stem}")
 def test_the_shipped_benchmarks_of_images_can_be_read(path):
     presets = set(read_toml(path).get("presets", {}))

@@ -8,6 +8,7 @@ import tarfile
 import pytest
 
 from data_prep.base.errors import InputError
+from stforecast.bench.grid import load_grid
 from stforecast.bench.jobs import run_grid
 from stforecast.bench.kept import ARCHIVE
 from stforecast.bench.run_groups import group_runs
@@ -64,19 +65,34 @@ def names_in(path):
         return archive.getnames()
 
 
-@pytest.fixture
-def grid_of(write):
+@pytest.fixture(scope="module")
+def grid_of(town, tmp_path_factory):
     """Makes the benchmark, with a penalty of ridge."""
-    settings = "horizon = 2\ncloseness = 3\nperiods = 1\n"
-    return lambda alpha=1.0: write(ROWS.replace("ALPHA", str(alpha)), FOLDS, settings)
+
+    def make(alpha=1.0):
+        path = tmp_path_factory.mktemp("grid") / "bench.toml"
+        methods, settings = ROWS.replace("ALPHA", str(alpha)), "horizon = 2\ncloseness = 3\n"
+        path.write_text(
+            f'data = ["{town}"]\nmethods = {methods}\n{FOLDS}\n[settings]\n{settings}periods = 1\n'
+        )
+        return load_grid(path)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def whole(grid_of, tmp_path_factory):
+    """A benchmark, and the folder of all its runs, which no test changes."""
+    grid, out = grid_of(), tmp_path_factory.mktemp("kept") / "out"
+    run_grid(grid, out)
+    return grid, out
 
 
 @pytest.fixture
-def made(grid_of, tmp_path):
-    """A benchmark, the folder of all its runs, and a folder with only its archive."""
-    grid = grid_of()
-    out, other = tmp_path / "out", tmp_path / "other"
-    run_grid(grid, out)
+def made(whole, tmp_path):
+    """The benchmark, the folder of all its runs, and a folder with only its archive."""
+    grid, out = whole
+    other = tmp_path / "other"
     other.mkdir()
     shutil.copy(out / ARCHIVE, other)
     return grid, out, other

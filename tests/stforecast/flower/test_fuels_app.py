@@ -68,7 +68,8 @@ def test_the_readme_has_the_errors_of_training_in_one_process(settings, tmp_path
         assert found == pytest.approx(expected, rel=0.1)
 
 
-def test_nodes_have_the_cells_one_after_another(settings, tmp_path):
+def test_nodes_have_the_cells_one_after_another(settings, tmp_path, monkeypatch):
+    monkeypatch.setattr(settings, "DAYS", 2)
     values = configured(tmp_path, cells=4)
     found = [settings.data_of(values, part, PARTS) for part in range(PARTS)]
     assert [first for _, first in found] == [0, 1, 2]

@@ -21,7 +21,7 @@ def values(table):
     return table.astype({"client": str, "horizon": str}).set_index(KEYS)["value"].sort_index()
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("chosen", [(MLP, GRU), ("", ""), ("", MLP)])
 @pytest.mark.parametrize("method", ["fedproto", "fuels"])
 def test_nodes_train_their_own_models_as_one_process_does(
@@ -81,6 +81,7 @@ def three(federation, cube, tmp_path):
     return make
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("method", ["fedproto", "fuels"])
 def test_nodes_with_other_services_train_as_one_process_does(method, three, tmp_path):
     run, link, city = three(method)

@@ -150,6 +150,7 @@ OF_METHOD = {
 RUNNABLE = [n for n, kind in METHODS.items() if not kind.pooled and "rounds" not in kind.unread]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.sampled(20)
 @pytest.mark.parametrize(
     ("method", "settings"),
@@ -190,6 +191,7 @@ def in_one_process(run, cube):
     return Forecaster.recorded({**run.config.flat(), "clients": "cell"}).fit(cube)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.sampled(20)
 @pytest.mark.parametrize(
     ("method", "settings"),

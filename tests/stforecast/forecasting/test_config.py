@@ -37,6 +37,7 @@ def test_no_two_sections_share_a_name(method):
         assert "method" not in names
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_can_be_pickled(method):
     built = build_method(resolve(method, calendar="none", periods=1, period=24, extra_lags=""))

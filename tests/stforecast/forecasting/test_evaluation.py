@@ -160,7 +160,7 @@ def elsewhere(work, do=evaluate.evaluate_shard):
     return pickle.loads(pickle.dumps(do(work)))
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(8)
 @pytest.mark.parametrize(
     ("intervals", "sent"),
     [("normalised", True), ("normalised", False), ("conformal", True), ("none", False)],

@@ -60,7 +60,7 @@ def test_parts_of_a_linear_model_are_its_weights_times_what_is_unusual(town):
     assert (after - before)["last three hours"] == pytest.approx(0.75 * moved, rel=1e-3)
 
 
-@pytest.mark.parametrize("method", ["ridge", "fedlean"])
+@pytest.mark.parametrize("method", ["ridge", pytest.param("fedlean", marks=pytest.mark.repeats)])
 def test_cells_that_are_explained_together_have_the_parts_of_each(town, method):
     settings = {"rounds": 2} if method == "fedlean" else {}
     fitted = Forecaster(method, horizon=3, split="days:14,7,7", **settings).fit(town)

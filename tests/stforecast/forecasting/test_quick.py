@@ -33,6 +33,7 @@ def check_round_trip(result, table, horizon, folder):
         np.testing.assert_array_equal(found.to_numpy(), before.to_numpy())
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("n_steps", "step", "horizon"),
     [(12 * 24, "1h", 72), (28 * 24, "1h", 168), (14 * 96, "15min", 400), (24, "1D", 3)],

@@ -60,6 +60,7 @@ def check(method, kind, length, begin, scale="cell"):
         assert changed[:, 0].mean() < 0.2, "the cell itself is forecast as before"
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("method", QUICK)
 @pytest.mark.parametrize(("kind", "length"), [("2^32-1", "week"), ("x10", "day")])
 def test_the_others_are_forecast_as_before(method, kind, length):

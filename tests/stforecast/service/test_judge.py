@@ -91,6 +91,7 @@ def test_readings_that_the_model_does_not_believe_are_named_and_missing(known, t
     assert cells["missing"].sum() == len(who)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("hours", [5, 6, 8])
 def test_all_hours_of_a_fault_that_lasts_until_now_are_missing(known, tmp_path, hours):
     """Also the first, which the model believes by itself, and those after them."""
