@@ -75,7 +75,7 @@ def test_a_run_predicts_the_classes_of_new_images(capsys, tmp_path, monkeypatch)
     ("options", "message"),
     [
         (["--images", "nowhere", "--out", "a.csv"], "nowhere: cannot be read as an image (No"),
-        (["--images", ".", "--out", "a.csv"], "found no images to read"),
+        (["--images", ".", "--out", "a.csv"], ": found no images"),
         (["--images", ".", "--out", "a.xlsx"], "a.xlsx: the name ends in .xlsx, expected .csv"),
         (
             ["--images", "a.png", "--out", "a.csv", "--client", 3],
