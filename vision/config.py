@@ -54,7 +54,7 @@ class ImageOptions(CheckedOptions):
 
     Attributes:
         data: name of a data set, or several joined by + as domains, such as mnist+usps.
-        images: folder with the files of the data sets; digits8x8 needs none.
+        images: folder with the files of the data sets; digits8x8 and syn-generated need none.
         size: height and width to which all images are resized; 0 keeps the original size.
         imbalance: ratio of training images of the first class to the last class, with
             exponential decay in between; 1 keeps all images. Test images are not changed.

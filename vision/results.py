@@ -26,7 +26,7 @@ from typing import Any
 
 import pandas as pd
 
-from data_prep.base.errors import InputError, choose
+from data_prep.base.errors import InputError, Words, choose
 from stforecast.bench.run_groups import ALL
 from stforecast.federated.runs.checkpoint import fingerprint
 from stforecast.federated.runs.run_folder import Run, write_csv
@@ -111,7 +111,8 @@ class ImageRun(Run):
             InputError: if the run had no task stream.
         """
         if "stages" not in self.about:
-            raise InputError(f"{self.folder}: has no stages; run it with a task stream")
+            stream = Words("draw runs with a task stream, such as {partition:gldp-shards}")
+            raise InputError(f"{self.folder}: has no stages; ", stream)
         text = ("view", "mask")
         numbers = [name for name in STAGE_COLUMNS if name not in (*text, "participant")]
         return self.read_table("stages.csv", numbers, text)

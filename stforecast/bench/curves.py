@@ -48,7 +48,7 @@ FAINT = "0.75"
 MOST_TOGETHER = len(COLORS)
 """Number of curves that can be told apart in one panel; more are drawn as small multiples."""
 
-LINE_STYLES = ("-", "--", ":", "-.")
+LINE_STYLES = ("-", "--", ":", "-.", (0, (9, 2)), (0, (9, 2, 2, 2)))
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
 

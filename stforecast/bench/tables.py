@@ -87,8 +87,8 @@ def spread(values: Sequence[float], decimals: int | None = None) -> Cell:
 
     By default it has the decimals of the mean's first four digits.
 
-    >>> spread([0.25]), spread([100.0, 120.0]), spread([100.0, 120.0], 2)
-    ('0.2500', '110.0 ± 14.1', '110.00 ± 14.14')
+    >>> spread([0.25]), spread([-1e-9], 2), spread([100.0, 120.0]), spread([100.0, 120.0], 2)
+    ('0.2500', '0.00', '110.0 ± 14.1', '110.00 ± 14.14')
     """
     mean = float(np.mean(values))
     return mean_of(mean, float(np.std(values, ddof=1)) if len(values) > 1 else None, decimals)
@@ -98,7 +98,7 @@ def mean_of(mean: float, deviation: float | None, decimals: int | None = None) -
     """Format a mean and, if there is one, a standard deviation, as `spread` does."""
     if decimals is None:
         decimals = max(0, 3 - _exponent(mean)) if math.isfinite(mean) else 3
-    text = f"{mean:.{decimals}f}"
+    text = f"{mean:z.{decimals}f}"
     if deviation is None:
         return Cell(text, {"{}": mean})
     return Cell(f"{text} ± {deviation:.{decimals}f}", {"{}": mean, "{}_sd": deviation})

@@ -103,7 +103,7 @@ def map_value(
 
 def looks(places: Mapping[str, int]) -> list[dict[str, str]]:
     """Return name, colour and line style of each line."""
-    dashes = ("solid", "dash", "dot", "dashdot")  # In the order of those of figures.
+    dashes = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")  # As in figures.
     return [
         {
             "name": name,

@@ -66,7 +66,7 @@ class ViTOptions(CheckedOptions):
     Attributes:
         backbone: a .safetensors file of a plain ViT with timm's parameter names, of any size; or
             timm's name of one, whose pre-trained weights timm downloads; or `tiny-random` for
-            trials.
+            trials with an input of 16.
         heads: attention heads, whose number is not in a weight file; 0 takes timm's number, or for
             a file one per 64 features, as in every standard ViT.
         input_size: height and width of the input, a multiple of the patch size, 2,048 at most.
@@ -190,7 +190,7 @@ def _from_timm(name: str) -> tuple[dict[str, Tensor], int, tuple[float, ...], tu
                 f"{name}: cannot download its weights ({reason}); where there is a network, get "
                 f"model.safetensors from https://huggingface.co/{known.hf_hub_id}; ",
                 Words("give it with {backbone}{}", half),
-                Words(", or try {backbone}", backbone=TINY),
+                Words(", or for a trial, {backbone} {input_size}", backbone=TINY, input_size=16),
             ) from e
     if not isinstance(model, timm.models.VisionTransformer):
         raise InputError(f"{name} is a {type(model).__name__}; use a plain Vision Transformer")

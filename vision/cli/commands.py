@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from data_prep.base.errors import counted, counted_span
+from data_prep.base.errors import InputError, counted, counted_span
 from stforecast.cli import options
 from stforecast.cli.commands import (
     CONFIG,
@@ -261,10 +261,12 @@ def predict_images_command(
 
     learner = Learner.load(run)
     paths = image_files([images]) if images.is_dir() else [images]
+    if not paths:
+        raise InputError(f"{images}: found no images (*.jpg, *.png, …); give a folder of images")
     channels, height, width = learner.shape
     size = height if height == width else None
     classes: list[str] = []
-    for begin in range(0, max(len(paths), 1), IMAGES_AT_ONCE):
+    for begin in range(0, len(paths), IMAGES_AT_ONCE):
         some = paths[begin : begin + IMAGES_AT_ONCE]
         pictures = decode(some, size, "give images in a folder, or one file")
         shown = pictures if channels == 3 else grey(pictures)

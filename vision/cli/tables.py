@@ -22,7 +22,7 @@ STAGES_NOTE = (
     "task classes: a prediction chooses from the classes of the test image's task; forgetting: "
     "drop from the best accuracy on a former stage to the accuracy on it after the last stage; "
     "KR_t: share of the accuracy on the first stage that clients' own models retain; KR_s: "
-    "accuracy of the shared model on the present stage, relative to that of clients' own models; "
+    "accuracy of the shared model on the present stage, relative to clients' own models; "
     "all in %"
 )
 
@@ -97,11 +97,11 @@ def classes_left_out(partition: pd.DataFrame, classes: Sequence[str]) -> str:
 
     >>> found = pd.DataFrame({"part": ["train", "test"], "class": ["cat", "dog"]})
     >>> classes_left_out(found, ["cat", "dog"])
-    'classes of which no client has training images: dog'
+    'classes without training images on any client: dog'
     """
     trained = set(partition.loc[partition["part"] == "train", "class"])
     rest = [name for name in classes if name not in trained]
-    return f"classes of which no client has training images: {some(rest)}" if rest else ""
+    return f"classes without training images on any client: {some(rest)}" if rest else ""
 
 
 def judged_note(found: Collection[str]) -> str:
@@ -113,7 +113,7 @@ def judged_note(found: Collection[str]) -> str:
     notes = {
         "own": "own: each client's model after its local training",
         "averaged": "averaged: the average of the clients' models",
-        "": "-: the method averages no models",
+        "": "-: no part of this model is averaged",
     }
     return f"judged with {'; '.join(words for value, words in notes.items() if value in found)}"
 

@@ -58,7 +58,7 @@ def load(name: str, root: str | Path | None = None, *, size: int | None = None) 
     for part, read in zip(names, readers, strict=True):
         if has_files(part) and root is None:
             raise InputError(
-                f"{part}: no folder given; ", Words("give that of its files, such as {images:data}")
+                f"{part}: no folder given; ", Words("give the one with its files, {images:FOLDER}")
             )
         taken = inspect.signature(read).parameters
         sets.append(read(**{name: value for name, value in given.items() if name in taken}))

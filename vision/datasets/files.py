@@ -104,7 +104,7 @@ def _check_elements(path: Path) -> None:
     """
     size, most = 0, limits.most_from(path)
     with path.open("rb") as file:
-        # The header has 128 bytes, of which the last two give the order.
+        # The header has 128 bytes; the last two give the order.
         order: Literal["little", "big"] = "little" if file.read(128)[-2:] == b"IM" else "big"
         while len(tag := file.read(8)) == 8:
             kind, length = (int.from_bytes(tag[i : i + 4], order) for i in (0, 4))

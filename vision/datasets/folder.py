@@ -40,8 +40,6 @@ def decode(paths: Sequence[Path], size: int | None, source: str) -> Tensor:
     More than 8 bits a value are an error. Pillow releases the interpreter's lock, and refuses more
     than 89 million pixels.
     """
-    if not paths:
-        raise InputError(f"found no images to read; {source}")
     what = f"{paths[0]} and {len(paths) - 1} more images"
     if size is not None:
         check_size(len(paths) * 3 * size * size, f"{what} at {size} × {size} pixels")
@@ -146,7 +144,7 @@ def image_files(tops: Iterable[Path]) -> list[Path]:
     for beside in leaves.values():
         if any(beside.values()) and (empty := [f for f, full in beside.items() if not full]):
             raise InputError(
-                f"{min(empty)}: found no images (*.jpg, *.png, …), which the folders beside it "
+                f"{min(empty)}: found no images (*.jpg, *.png, …), which neighbouring folders "
                 "have; add its images or remove it"
             )
     return sorted(images)

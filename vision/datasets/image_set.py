@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from data_prep.base.limits import check_size
 from vision.draws import Draw
 
@@ -254,7 +254,8 @@ def hold_out_for_server(images: ImageSet, shots: int, seed: int = 0) -> tuple[Im
     if (least := _smallest_class(images)) <= shots:
         raise InputError(
             f"surrogate is {shots}; a class of {images.name} has {least} training images and must "
-            "keep at least one; use a smaller surrogate"
+            "keep at least one; ",
+            Words("use a smaller {surrogate}"),
         )
     taken = ~images.is_test & (_rank_in_class(images, Draw.SURROGATE.generator(seed)) < shots)
     rest = replace(images.take(~taken), source=f"{images.source}; {shots} a class for the server")

@@ -282,11 +282,9 @@ class FedTA(Method):
         chosen = anchors.chosen_anchors(data["feature"], cohort.params["anchor.keys"])
         flags = cohort.memory["anchor.chosen"]
         flags.copy_(F.one_hot(chosen[..., 0], flags.shape[1]).any(1))
-        counts, classes = (
-            flags.sum(1).tolist(),
-            prompts.present_classes(self, cohort).sum(1).tolist(),
-        )
-        few = [f"{n} for {c}" for n, c in zip(counts, classes, strict=True) if n < c]
+        classes = prompts.present_classes(self, cohort).sum(1).tolist()
+        counts = zip(flags.sum(1).tolist(), classes, strict=True)
+        few = [f"{n} for {c}" for n, c in counts if n < c]
         if few and not self._warned:
             self._warned = True
             log.warning(

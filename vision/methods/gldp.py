@@ -61,7 +61,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words, counted
 from stforecast.federated.core.declared import Needs, Upload
 from stforecast.federated.core.options import CheckedOptions, Share
 from stforecast.federated.core.population import feature_width
@@ -132,8 +132,9 @@ class GLDP(FedAvg):
         body = self.options.body_epochs or max(1, round(epochs / 6))
         if body >= epochs:
             raise InputError(
-                f"gldp has {epochs} local epochs, {body} of them for the body, and needs one for "
-                "the head; use more epochs or fewer body_epochs"
+                f"gldp has {counted(epochs, 'local epoch')}, {body} for the body, and needs one "
+                "for the head; ",
+                Words("use more {epochs} or fewer {body_epochs}"),
             )
         self.phases = [(BODY, body), (HEAD, epochs - body)]
         if self.options.fedrep_order:

@@ -16,11 +16,10 @@ Choices where the paper contradicts itself or gives no details:
 - The distance of two prototypes is the sum of squares, as printed below Eq. 4.
 - For a class that no other client has, the mixture is the client's own prototype.
 - Eq. 7 prints ‖·‖₂, a sum of squares by the notation below Eq. 4. As in FedProto's released code,
-  the loss is between every sample and the prototype of its class, averaged over the features: it is
-  smaller than the sum by their number, so λ is FedProto's, not Eq. 7's. This is our choice: with
-  128 features, λ = 1 of the sum would be λ = 128 here (`medium/pfpl_rounds` compares the two).
-  `align="batch"` compares the batch's mean of each class, averaged over the classes, which Eq. 6
-  sums.
+  the loss is between every sample and the prototype of its class, averaged over the features, so λ
+  is FedProto's: with 128 features, λ = 1 of Eq. 7's sum would be λ = 128 here
+  (`medium/pfpl_rounds` compares the two). `align="batch"` compares the batch's mean of each class,
+  averaged over the classes, which Eq. 6 sums.
 - Algorithm 1 (lines 21 and 22) also updates the local prototypes with the mixtures in every batch,
   without a formula; here they are means of the features, as in Eq. 2.
 - Prototypes are means over the last local epoch's batches, without another pass, as in FedProto.
@@ -30,6 +29,7 @@ Choices where the paper contradicts itself or gives no details:
 - Clients' numbers of classes n and of images of a class k vary at random; the paper does not say by
   how much. Here n is within one of its mean, and the clients of a domain share a class's images
   evenly, or have `shots` (`vision.partition.labels`). A client's images are all of one domain.
+- Messages have a row for every class, zeros for classes that a client lacks; these are counted.
 - The server keeps the last prototypes of clients that do not take part in a round.
 """
 

@@ -96,7 +96,7 @@ def _pool(images: ImageSet, domain: str, clients: Sequence[int], inside: Tensor)
 
 def _domains_in_counts(counts: str, names: Sequence[str], clients: int) -> list[int]:
     """Parse counts such as `mnist:6,usps:4` to the domain of each client."""
-    drawn: list[int] = []
+    found: list[tuple[int, int]] = []
     for item in counts.split(","):
         name, _, number = (part.strip() for part in item.rpartition(":"))
         if not name or not number.isdecimal():
@@ -106,13 +106,13 @@ def _domains_in_counts(counts: str, names: Sequence[str], clients: int) -> list[
             )
         if name not in names:
             raise choose("domain", name, names)
-        drawn += [names.index(name)] * int(number)
-    if len(drawn) != clients:
+        found.append((names.index(name), int(number)))
+    if (total := sum(n for _, n in found)) != clients:
         raise InputError(
-            f"domains is {counts!r}, which are {len(drawn)} clients in all; clients is {clients}: ",
-            Words("give {clients}, or other domains", clients=len(drawn)),
+            f"domains is {counts!r}, which are {total} clients in all; clients is {clients}; ",
+            Words("give {clients}, or other {domains}", clients=total),
         )
-    return drawn
+    return [domain for domain, n in found for _ in range(n)]
 
 
 def deal_classes(
@@ -172,7 +172,8 @@ def deal_mix(
     for i in (counts.sum(1) == 0).nonzero()[:, 0].tolist():
         raise InputError(
             f"{pool.domain} has {len(pool.test)} test images, and the training mix of client "
-            f"{pool.clients[i]} gives it none of them; share test images or use fewer clients"
+            f"{pool.clients[i]} gives it none of them; ",
+            Words("use {shared_test} or fewer {clients}"),
         )
     return _deal(pool, pool.test, counts, rng)
 
@@ -196,14 +197,15 @@ def _too_few(pool: Pool, part: str, label: int, n: int, wanted: Sequence[int]) -
     low, high = min(wanted), max(wanted)
     each = f"{low} each" if low == high else f"{low} to {high} each, {sum(wanted)} in all"
     who = f"{len(wanted)} clients ask for {each}" if len(wanted) > 1 else f"a client asks for {low}"
-    kind, remedy = {
-        "train": ("training", "use fewer shots, ways or clients, a larger share or more images"),
-        "test": ("test", "use fewer test_shots, share test images or add some"),
-    }[part]
+    kind = {"train": "training", "test": "test"}[part]
+    remedy = "use fewer {clients}" if high == 1 else "use fewer {shots}, {ways} or {clients}"
+    if part == "test":  # A client that asks alone shares test images, or needs no other's.
+        fewer, shared = high > 1, len(wanted) > 1
+        remedy = " or ".join(["use fewer {test_shots}"] * fewer + ["use {shared_test}"] * shared)
     return InputError(
         f"class {pool.images.class_names[label]} of {pool.domain} has "
-        f"{counted(n, f'{kind} image')} and {who}; "
-        f"{remedy if n else 'add some or leave the class out'}"
+        f"{counted(n, f'{kind} image')} and {who}; ",
+        Words(remedy if n else "add some or leave the class out"),
     )
 
 
@@ -303,8 +305,9 @@ class Partitioner(CheckedOptions, ABC):
         """
         if self.clients > (n_train := int((~images.is_test).sum())):
             raise InputError(
-                f"{images.name} has {n_train} training images for {self.clients} clients; each "
-                "needs at least one"
+                f"{images.name} has {counted(n_train, 'training image')} for {self.clients} "
+                "clients; ",
+                Words("use fewer {clients}; each needs an image"),
             )
         pools = make_pools(images, self.domains, self.clients, seed)
         train: dict[int, Tensor] = {}

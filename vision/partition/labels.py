@@ -10,7 +10,7 @@ import torch
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from data_prep.base.errors import InputError, Words
+from data_prep.base.errors import InputError, Words, counted
 from stforecast.federated.core.dirichlet import dirichlet_counts
 from vision.partition.base import Partitioner, Pool, deal_classes
 
@@ -60,10 +60,10 @@ class IID(Partitioner):
 
     def deal(self, pool: Pool, rng: torch.Generator) -> list[Tensor]:
         """Shuffle the images and divide them evenly."""
-        if len(pool.train) < len(pool.clients):
+        if (n := len(pool.train)) < (n_clients := len(pool.clients)):
             raise InputError(
-                f"{pool.domain} has {len(pool.train)} training images for {len(pool.clients)} "
-                "clients; each needs at least one"
+                f"{pool.domain} has {counted(n, 'training image')} for {n_clients} clients; ",
+                Words("use fewer {clients}; each needs an image"),
             )
         return list(pool.shuffled(rng).tensor_split(len(pool.clients)))
 
@@ -81,8 +81,8 @@ class NWay(Partitioner):
     Attributes:
         ways: mean number of classes per client, n.
         spread: largest difference of n from `ways`.
-        shots: training images per class, k; None divides the images of each class evenly among the
-            clients of the domain that have the class.
+        shots: training images per class, k. By default, the clients of a domain that have a class
+            share its images evenly.
         shot_spread: largest difference of k from `shots`; less than `shots`.
     """
 
@@ -108,7 +108,9 @@ class NWay(Partitioner):
         known = torch.tensor(pool.classes)
         if self.ways > len(known):
             raise InputError(
-                f"ways is {self.ways}; {pool.domain} has {len(known)} classes with training images"
+                f"ways is {self.ways}; {pool.domain} has {len(known)} classes with training "
+                "images; ",
+                Words("use fewer {ways}"),
             )
         low = max(min(2, self.ways), self.ways - self.spread)
         high = min(len(known), self.ways + self.spread)

@@ -130,7 +130,8 @@ def floats_by_method(runs: Sequence[ImageRun], *, width: float = drawing.ONE_COL
         ax.set_xlim(0, 30 * largest)
     ax.set_yticks(places, list(sent))
     ax.invert_yaxis()
-    ax.set_xlabel("floats a client and round (log scale)")
+    ax.minorticks_off()
+    ax.set_xlabel("floats per client and round (log scale)")
     drawing.add_legend(fig)
     return fig
 

@@ -12,7 +12,6 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from data_prep.base.errors import InputError
 from data_prep.base.registry import listed
 from stforecast.bench.curves import point_look
 from stforecast.bench.drawing import SMALL, TEXT, TWO_COLUMNS, PlainFigure, add_legend, legend_point
@@ -60,7 +59,7 @@ def division(
     axes = fig.subplots(n_rows, n_columns, sharex=True, sharey=True, squeeze=False).ravel()
     own = table.groupby("client")["domain"].unique()
     only = {client: f"{names[0]}  {client}" for client, names in own.items() if len(names) == 1}
-    clients = [only.get(i, str(i)) for i in range(n_clients)]
+    clients = [only.get(i, str(i)) if len(domains) > 1 else str(i) for i in range(n_clients)]
     for ax, (part, title) in zip(axes, PARTS.items(), strict=True):
         rows = table[table["part"] == part]
         # The names of clients need an inch.
@@ -130,8 +129,7 @@ def stream(runs: Sequence[ImageRun], *, width: float = TWO_COLUMNS) -> Figure:
         width: width of the figure in inches.
     """
     run = runs[0]
-    if "stages" not in run.about:
-        raise InputError(f"{run.folder}: has no stages; draw a run with a task stream")
+    run.stages()  # It refuses a run without a task stream.
     return stages_of(run.partition(), run.about["classes"], run.about["clients"], width)
 
 
@@ -160,7 +158,8 @@ def stages_of(
         ax.set_title(f"stage {stage}", fontsize=TEXT)
         ax.tick_params(labelsize=SMALL, length=2)
         if len(classes) <= SIDE_BY_SIDE:
-            ax.set_xticks(range(len(classes)), classes, rotation=90)
+            short = max(map(len, classes)) == 1 and len(classes) <= 10
+            ax.set_xticks(range(len(classes)), classes, rotation=0 if short else 90)
         ax.yaxis.set_major_locator(MaxNLocator(integer=True))
         ax.set_ylim(n_clients - 0.5, -0.5)
         ax.set_xlabel("class", fontsize=TEXT)

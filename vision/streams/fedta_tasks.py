@@ -39,8 +39,8 @@ class FedTATasks(Streamer):
         private_classes: number of a client's classes that no other client has.
         concentration: concentration of the Dirichlet distribution (related code: 1).
         min_share: smallest share of a public class for a client, less than 1 / clients.
-        train_shots: training images to use of each class, over all its clients; None uses all.
-        test_shots: official test images to use of each class; None uses all.
+        train_shots: training images to use of each class, over all its clients; by default all.
+        test_shots: official test images to use of each class; by default all.
     """
 
     name: ClassVar[str] = "fedta-tasks"
@@ -139,8 +139,8 @@ class FedTATasks(Streamer):
         raise InputError(
             f"{images.name} has {len(ids)} training images of {images.class_names[label]}; none "
             f"of {draws} draws with concentration {self.concentration:g} gave each of {n} clients "
-            f"an image and a share of at least {self.min_share:g}; use a larger concentration, a "
-            "smaller min_share or fewer clients"
+            f"an image and a share of at least {self.min_share:g}; ",
+            Words("use a larger {concentration}, a smaller {min_share} or fewer {clients}"),
         )
 
 

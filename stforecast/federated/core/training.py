@@ -69,7 +69,7 @@ class Training(CheckedOptions):
             (FedAsync); 0 averages the uploads of a round. Methods that average models only.
         staleness: exponent a of the weight (1 + τ)^-a of an upload that began τ rounds ago, or
             τ uploads ago if each is mixed.
-        hinge: b of the weight 1 / (a (τ - b) + 1), which is 1 up to b; by default (1 + τ)^-a.
+        hinge: delay b up to which the weight is 1, then 1 / (a (τ - b) + 1); by default (1 + τ)^-a.
         shuffle: draw the samples of batches at random instead of in order of time.
         drop_last: leave out an epoch's last batch if it is not full; FUELS's slots need it.
         patience: stop after this many rounds without a better validation loss; 0 never stops.

@@ -33,11 +33,11 @@ def test_labels_have_one_look_in_any_order_and_six_have_six_colours(throw):
 
 
 def test_settings_of_one_method_share_its_colour_beside_other_methods(throw):
-    fuels = [throw("fuels", tau=tau) for tau in (0.1, 0.2, 0.5)]
+    fuels = [throw("fuels", tau=tau) for tau in (0.1, 0.2, 0.5, 0.6, 0.7, 0.8)]
     curves = as_curves([*fuels, throw("fedavg")])
     assert {c.color for c in curves if c.group.base == "fuels"} == {COLORS[2]}
-    assert len({c.dash for c in curves if c.group.base == "fuels"}) == 3
-    assert len({c.color for c in as_curves(fuels)}) == 3
+    assert len({c.dash for c in curves if c.group.base == "fuels"}) == 6
+    assert len({c.color for c in as_curves(fuels)}) == 6
 
 
 def test_some_of_the_runs_look_as_among_all(throw):

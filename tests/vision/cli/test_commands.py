@@ -182,7 +182,7 @@ def test_a_division_is_drawn_before_training(capsys, tmp_path):
     assert "1797 images of digits8x8, 3" in out
     one = ["--clients", "1", "--ways", "9", "--spread", "0"]
     _, out, _ = call(capsys, "vision", "divide", "--out", tmp_path / "who.csv", *one)
-    (left_out,) = re.findall(r"^classes of which no client has training images: (\d)$", out, re.M)
+    (left_out,) = re.findall(r"^classes without training images on any client: (\d)$", out, re.M)
     told = {line.split(",")[3] for line in (tmp_path / "who.csv").read_text().splitlines()[1:]}
     assert told == set("0123456789") - {left_out}
     assert (tmp_path / "who.png").read_bytes().startswith(b"\x89PNG")

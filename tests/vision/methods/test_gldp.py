@@ -254,7 +254,7 @@ def test_options_out_of_range_are_refused(options):
 @pytest.mark.parametrize(("epochs", "body_epochs"), [(1, None), (2, 2), (2, 5)])
 def test_a_head_without_epochs_is_refused(federate, epochs, body_epochs):
     options = GLDPOptions(body_epochs=body_epochs)
-    message = f"{epochs} local epochs, {body_epochs or 1} of them for the body"
+    message = f"{epochs} local epochs?, {body_epochs or 1} for the body"
     with pytest.raises(InputError, match=message):
         federate(partial(GLDP, options=options), epochs=epochs)
 

@@ -82,7 +82,9 @@ def test_markers_keep_within_their_cells(grid, classes, domains):
 @pytest.mark.repeats
 def test_one_domain_needs_no_legend_and_many_classes_stack(grid):
     images = grid(domains=("ink",), classes=3)
-    assert partition(PARTITIONS["iid"](clients=2).split(images), images).legends == []
+    fig = partition(PARTITIONS["iid"](clients=2).split(images), images)
+    assert fig.legends == []
+    assert [t.get_text() for t in fig.axes[0].get_yticklabels()] == ["0", "1"]
     many = images.__class__(
         **{**vars(images), "class_names": tuple(f"class {i}" for i in range(21))}
     )

@@ -90,7 +90,7 @@ def test_with_equal_classes_all_test_images_are_used(images):
 
 def test_too_few_test_images_for_the_clients_of_a_class_are_refused(grid):
     few = grid(train=40, test=2, classes=6, domains=("ink",))
-    message = "has 2 test images and 4 clients ask for 1 each"
+    message = "has 2 test images and 4 clients ask for 1 each; use shared_test$"
     with pytest.raises(InputError, match=message):
         SHARDS(clients=4, stages=3, shards=2, cut="class").split(few)
 
