@@ -89,7 +89,7 @@ def test_random_domains_are_drawn_evenly(grid):
 @pytest.mark.parametrize(
     ("domains", "message"),
     [
-        ("ink:3,oil:2", "5 clients .*4: .*clients=5"),
+        ("ink:3,oil:2", "5 clients .*4; .*clients=5"),
         (f"ink:{10**15}", "clients=1000000000000000,"),  # They are not listed one by one.
         ("ink:3,wax:1", "domain 'wax'; .*ink, oil"),
         ("ink", "mixed, random .*ink:5,oil:5"),
