@@ -191,8 +191,8 @@ def _say(made: CheckedRun, written: Written, data: Path, asked: Asked) -> None:
         click.echo(f"{files['paths']}: joint paths of all cells and steps")
     if "report" in files:
         click.echo(f"{files['report']}: open it in a browser")
-    newer = f"NEWER{data.name.removeprefix(without_suffix(data.name))}"
-    again = ["stforecast", "predict", str(run), "--history", newer, "--out", "forecast.csv"]
+    end = data.name.removeprefix(without_suffix(data.name)) or data.suffix * data.is_file()
+    again = ["stforecast", "predict", str(run), "--history", f"NEWER{end}", "--out", "forecast.csv"]
     again += ["--events", "EVENTS.csv"] if asked.events is not None else []
     click.echo(f"model and test results in {run}")
     click.echo(f"\nnext: {shlex.join(again)}")

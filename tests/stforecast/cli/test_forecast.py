@@ -75,6 +75,7 @@ def test_a_cube_is_used_as_it_is(stforecast, town, tmp_path):
     assert code == 0, err
     assert not (out / "data.nc").exists()
     assert "sms (--service)" in text
+    assert "--history NEWER.nc " in text
     config = Forecaster.load(out / "run").config
     assert (config.data.split, config.window.horizon) == ("days:6,2,2", 3)
     code, _, err = stforecast(*args, "--resample", "2h", "--agg", "sum", "--out", tmp_path / "b")
