@@ -56,11 +56,11 @@ def shrunk(path: Path) -> bytes:
 
 
 def photograph(page: Path, picture: Path) -> None:
-    """Save the map and the series at the top of a report's page as a PNG, drawn by Chromium."""
-    look = ("--hide-scrollbars", "--force-device-scale-factor=1.5", "--window-size=1100,1050")
+    """Save the first cell of a report's page and the plan as a PNG, drawn by Chromium."""
+    look = ("--hide-scrollbars", "--force-device-scale-factor=1.5", "--window-size=1700,1300")
     wait = "--virtual-time-budget=15000"
     names = (f"--screenshot={picture.resolve()}", page.resolve().as_uri())
     words = ("chromium", "--headless=new", "--no-sandbox", *look, wait, *names)
     subprocess.run(words, check=True, capture_output=True)
     with Image.open(picture) as whole:
-        whole.crop((0, 430, whole.width, 1435)).save(picture)
+        whole.crop((230, 500, 2320, 1698)).save(picture)

@@ -69,5 +69,5 @@ def test_a_page_is_photographed_below_its_heading(tmp_path):
     (tmp_path / "a.html").write_text('<body style="margin: 280px 0; background: #f00">')
     photograph(tmp_path / "a.html", tmp_path / "a.png")
     with Image.open(tmp_path / "a.png") as picture:
-        assert picture.size == (1650, 1005)
+        assert picture.size == (2090, 1198)
         assert picture.convert("RGB").getpixel((800, 500)) == (255, 0, 0)
