@@ -119,6 +119,7 @@ def test_a_gap_and_other_cells_are_told_and_forecast_nevertheless(service, tmp_p
     ("edit", "message"),
     [
         (lambda wide: wide.add_prefix("other "), "none of its 3 cells, such as other a"),
+        (lambda wide: wide.rename(columns={"a": "00a", "b": "new"}), "cell '00a' is likely 'a'"),
         (lambda wide: wide.shift(freq="30min"), "is not on the steps of 60 minutes"),
         (lambda wide: wide.shift(freq="100D"), "longer than the history"),
         (lambda wide: wide.rename_axis("Date"), "no column 'When'"),
