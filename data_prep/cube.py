@@ -284,10 +284,15 @@ def write_read(
     ds = read(raw, **options)
     if ds.sizes["time"] < 2:
         raise InputError(f"{raw}: its records have a single time step; give those of two or more")
+    warn_of_services(ds, raw)
+    return write_cube(ds, out)
+
+
+def warn_of_services(ds: xr.Dataset, raw: Path) -> None:
+    """Log what is likely wrong with the values of each service that were read from `raw`."""
     for name in services_of(ds):
         values, units = observed(ds, name).to_numpy(), str(ds[name].attrs.get("units", "1"))
         warn_of_oddities(values, local_time(ds), ds["cell"].to_numpy(), f"{raw}: {name}", units)
-    return write_cube(ds, out)
 
 
 class CubeReader:

@@ -356,6 +356,7 @@ def of_table(path: Path) -> Description | None:
 
 def _table(path: Path) -> Description:
     """Describe a table, also one whose gaps and repeated rows need an option."""
+    from data_prep.cube import warn_of_services
     from data_prep.description import describe_cube
     from data_prep.readers.origin import noting
     from data_prep.sets.table import read
@@ -376,6 +377,7 @@ def _table(path: Path) -> Description:
             else:
                 return _unclear(path, e, notes)
             problems.append(e.typed)
+    warn_of_services(ds, path)
     about = describe_cube(ds)
     profiles = _profiles(ds, about)
     steps = f"how it is read\n{steps_text(notes)}"

@@ -234,6 +234,17 @@ def close_to(name: str, names: Iterable[object]) -> str:
     return f" (did you mean {spelt[close[0]]!r}?)" if close else ""
 
 
+def check_zeros(given: Iterable[str], known: Iterable[str], name: str) -> None:
+    """Refuse unknown cells that are known ones without their leading zeros."""
+    bare = {cell.lstrip("0"): cell for cell in known}
+    for cell in given:
+        if whole := bare.get(cell.lstrip("0")):
+            raise InputError(
+                f"{name}: cell {cell!r} is likely {whole!r} without its leading zeros, which "
+                "spreadsheets drop; write all ids with their zeros"
+            )
+
+
 def no_file(path: Path, what: str, remedy: str | Words) -> InputError:
     """Return an error for a path that is not a file.
 

@@ -48,7 +48,7 @@ def apply(tables: Sequence[Table], name: str, options: TableOptions) -> Table:
     n_common = sum(map(len, sets)) - n_different
     if 2 * n_common <= min(map(len, sets)):
         return _stacked(tables, name)
-    rows = _below([one.columns for one in tables]).unique()
+    rows = _below(_in_common_units(tables)).unique()
     n_others = len(rows) - len(rows.select(keys).unique())
     if not n_others:
         return _stacked(tables, name)
@@ -243,11 +243,20 @@ def _units_of(tables: Sequence[Table], name: str) -> dict[str, str]:
     return units
 
 
+def _in_common_units(tables: Sequence[Table]) -> list[pl.DataFrame]:
+    """Return the columns of tables, in one unit where their units convert to one."""
+    named = {column for one in tables for column in one.units}
+    common = {c: common_unit([one.units.get(c, "") for one in tables]) for c in named}
+    return [_in_units(one, {c: unit for c, unit in common.items() if unit}) for one in tables]
+
+
 def _in_units(one: Table, units: Mapping[str, str]) -> pl.DataFrame:
-    """Return the columns of a table in given units."""
-    sizes = {c: factor(unit, units[c]) for c, unit in one.units.items() if c in one}
-    changed = {c: size for c, size in sizes.items() if size != 1}
-    return one.columns.with_columns(pl.col(name) * size for name, size in changed.items())
+    """Return the columns of a table in given units, without the digits that rounding adds."""
+    own = {c: unit for c, unit in one.units.items() if c in one and c in units}
+    sizes = {c: factor(unit, units[c]) for c, unit in own.items()}
+    return one.columns.with_columns(
+        (pl.col(c) * size).round_sig_figs(15) for c, size in sizes.items() if size != 1
+    )
 
 
 def _joined(tables: Sequence[Table], keys: Sequence[str], name: str) -> Table:

@@ -29,7 +29,7 @@ from data_prep.readers.origin import Origin, StepLog
 from data_prep.readers.places import read_properties
 from data_prep.readers.rows import TOTAL
 from data_prep.readers.table import Table, as_numbers, is_text, n_known
-from data_prep.readers.units import is_service
+from data_prep.readers.units import UNIT_AFTER, is_service
 
 log = StepLog("layout")
 
@@ -194,9 +194,12 @@ def value_columns(table: Table, keys: Sequence[str], values: Sequence[str] | Non
             log.info(origin, f"not taken as values: {', '.join(known)}; ", again)
             columns = left
     if not columns:
+        texts = table.columns.select(others).select(pl.col(pl.String))
+        units = [c for c in texts.columns if texts[c].str.contains(UNIT_AFTER).any()]
+        some_units = f"write a unit after all numbers of {units[0]!r} or none, " if units else ""
         raise InputError(
-            f"{origin.name}: no column of numbers beside {', '.join(keys)}; add one or, if each "
-            "row is an event such as a trip, ",
+            f"{origin.name}: no column of numbers beside {', '.join(keys)}; {some_units}add one "
+            "or, if each row is an event such as a trip, ",
             Words("count them with {resample:1h} {agg:count}"),
         )
     if values is None and (text := [c for c in others if not has_numbers[c]]):

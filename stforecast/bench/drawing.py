@@ -268,6 +268,8 @@ def save_figure(fig: Figure, path: str | os.PathLike[str], note: str = "") -> Pa
     if extension not in FORMATS:
         found = f"extension {extension!r}" if extension else "no extension"
         raise InputError(f"{path}: {found}, expected one of {', '.join(FORMATS)}")
+    if not isinstance(fig, Figure):
+        raise InputError(f"{path}: found {type(fig).__name__}, expected a figure; return it")
     if note:
         fig.set_figheight(fig.get_figheight() + 0.12)
     if note and fig.get_suptitle():

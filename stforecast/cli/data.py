@@ -154,6 +154,7 @@ def _typed(ctx: click.Context) -> str:
 
 def _preview(read: Callable[[], xr.Dataset], raw: Path, *, as_json: bool) -> None:
     """Print how records are read, and the cube, which is not written."""
+    from data_prep.cube import warn_of_services
     from data_prep.described import cube_text, notes_of, preview, steps_text
     from data_prep.description import describe_cube
     from data_prep.readers.origin import noting
@@ -164,6 +165,7 @@ def _preview(read: Callable[[], xr.Dataset], raw: Path, *, as_json: bool) -> Non
         finally:
             if notes and not as_json:
                 click.echo(f"{raw}: how it is read\n{steps_text(notes)}\n")
+    warn_of_services(ds, raw)
     if as_json:
         say_json({"path": str(raw), "kind": "table", **describe_cube(ds), **notes_of(notes)})
         return

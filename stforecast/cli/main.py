@@ -85,8 +85,9 @@ def cli(ctx: click.Context, *, quiet: bool, debug: bool, log_format: str) -> Non
     if not quiet and name not in ("node", "serve"):
         ctx.with_resource(heartbeat(name))
     level = logging.WARNING if quiet else logging.DEBUG if debug else logging.INFO
-    # It reads a table again, with the options that the first reading asked for.
-    ctx.obj["warned"] = _write_notices(log_format, once=name == "info", quiet=quiet).warned
+    # Commands may read the same data several times.
+    once = name not in ("node", "serve")
+    ctx.obj["warned"] = _write_notices(log_format, once=once, quiet=quiet).warned
     brought = (command.callback.__module__ for command in BROUGHT.values() if command.callback)
     for package in ("data_prep", "stforecast", *brought):
         logging.getLogger(package.partition(".")[0]).setLevel(level)

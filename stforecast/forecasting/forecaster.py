@@ -151,6 +151,7 @@ class Forecaster(Estimator):
     def _evaluation(self) -> Evaluation:
         """Return the evaluation of the selected model."""
         if not self._evaluations:
+            self._fitted()
             raise InputError(
                 "a loaded forecaster does not hold the data that it was fitted on; give the data"
             )

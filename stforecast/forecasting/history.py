@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError, Words, counted, in_minutes
+from data_prep.base.errors import InputError, Words, check_zeros, counted, in_minutes
 from data_prep.preparation import open_again
 from data_prep.readers.times import counts_rows
 from stforecast.data.cubes import Data, is_table, name_of, open_cube
@@ -52,6 +52,7 @@ def read_history(
     given, fitted = cells_as_text(series.cells), cells_as_text(cells)
     unseen, absent = ~given.isin(fitted), ~fitted.isin(given)
     if unseen.any() and absent.any():
+        check_zeros(given[unseen], fitted[absent], series.name)
         raise InputError(
             f"{series.name} lacks {absent.sum()} of the {len(cells)} cells that the model was "
             f"fitted on, such as {cells[absent][0]}, and has {counted(int(unseen.sum()), 'cell')} "

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from data_prep.base.errors import InputError, Words, counted, in_minutes, some
+from data_prep.base.errors import InputError, Words, check_zeros, counted, in_minutes, some
 from data_prep.cube import local_time, observed, services_of, step_of
 from data_prep.readers.units import factor
 
@@ -117,13 +117,14 @@ def _cells(
             f"{name}: none of its {counted(len(given), 'cell')}, such as {given[0]}, is one of the "
             f"model's {len(own)}, such as {own[0]}; give records of the same cells"
         )
-    notes = []
+    notes, absent = [], own.difference(given).tolist()
     if unknown := given[at < 0].tolist():
+        check_zeros(unknown, absent, name)
         notes.append(
             f"{counted(len(unknown), 'cell')} that the model does not know: {some(unknown)} "
             "(`stforecast adapt` makes a model of them)"
         )
-    if absent := own.difference(given).tolist():
+    if absent:
         notes.append(f"{counted(len(absent), 'cell')} of the model without records: {some(absent)}")
     return at[at >= 0], np.flatnonzero(at >= 0), notes
 

@@ -111,3 +111,16 @@ def test_a_period_shows_seconds_where_it_needs_them(step, expected):
     times = pd.date_range("2024-01-01", periods=3, freq=step)
     span = period(span_of(from_frame(pd.DataFrame({"a": [1.0, 2.0, 3.0]}, times))))
     assert expected in span
+
+
+@pytest.mark.parametrize("command", ["info", "dry run"])
+def test_marks_of_missing_values_are_named_before_anything_is_written(
+    frame, tmp_path, capsys, command
+):
+    frame.iloc[::50] = -1.0
+    path = str(tmp_path / "my.csv")
+    frame.rename_axis("time").melt(ignore_index=False, var_name="cell").to_csv(path)
+    options = ["prepare", "table", "--dry-run", "--raw"]
+    cli([*(["info"] if command == "info" else options), path], standalone_mode=False)
+    n = 5 * len(range(0, len(frame), 50))
+    assert f"-1, {n} times, all others are " in " ".join(capsys.readouterr().err.split())

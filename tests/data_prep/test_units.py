@@ -94,3 +94,25 @@ def test_exponents_are_no_separators_of_thousands(tmp_path, digits, mark):
     texts = [f"{v:.{digits}E}".replace(".", mark) for v in values]
     ds = read(save(tmp_path / "a.csv", load=texts))
     np.testing.assert_allclose(ds["value"].values.ravel(), values, rtol=10.0**-digits)
+
+
+@pytest.mark.parametrize("first", [0, 24], ids=["the same days", "a day in common"])
+def test_a_second_file_of_the_same_days_in_another_unit(tmp_path, first):
+    """Also if its numbers have digits that rounding added."""
+    n, cells = 48, np.tile(["a", "b"], 48)
+    load = np.arange(1.1, 97.0)
+    for name, unit, size, start in (("a", "MB", 1, 0), ("b", "kB", 1000, first)):
+        times = (TIMES + pd.Timedelta(hours=start)).repeat(2)
+        values = size * np.concatenate([load, load])[2 * start :][: 2 * n] * (1 + 1e-16)
+        frame = pd.DataFrame({"time": times, "cell": cells, f"load ({unit})": values})
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+    ds = read(tmp_path)
+    assert ds["load"].attrs["units"] == "B"
+    np.testing.assert_allclose(ds["load"].values.ravel()[: 2 * n], 1e6 * load, rtol=1e-14)
+    assert ds.sizes == {"time": n + first, "cell": 2}
+
+
+def test_a_unit_after_some_numbers_alone_is_refused(tmp_path):
+    path = save(tmp_path / "a.csv", load=[f"{v}%" if v > 9 else f"{v / 100}" for v in VALUES])
+    with pytest.raises(InputError, match="after all numbers of 'load' or none"):
+        read(path)

@@ -44,6 +44,9 @@ from stforecast.bench.statistics import estimate
 DAYS, CLIENTS, SEEDS = 1, 2, 3
 """Factors. A replicate resamples one of them, or, if it is of kind `ALL`, all of them."""
 
+RATIOS = 0.01, 100.0
+"""Least and greatest ratio of a client's errors."""
+
 ORIGINAL, ALL = -1, 0
 
 
@@ -260,7 +263,7 @@ def skill(data_sets: Sequence[Replicates], method: str, reference: str) -> estim
         ratios = log_ratio(replicates.by_client[method], replicates.by_client[reference])
         logs.append(replicates.vary(_client_mean(ratios, replicates), method, reference))
     mean = estimate.mean_variation(logs)
-    return mean.estimate(data_sets[0].level, lambda value: 1 - math.exp(value))
+    return mean.estimate(data_sets[0].level, lambda value: 1 - np.exp(value).clip(*RATIOS))
 
 
 def win_rate(data_sets: Sequence[Replicates], method: str) -> estimate.Estimate:
@@ -290,13 +293,12 @@ def win_rate(data_sets: Sequence[Replicates], method: str) -> estimate.Estimate:
 def log_ratio(errors: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Return the logarithm of the ratio of errors.
 
-    Ratios are at least 0.01 and at most 100, so that one client cannot decide a geometric mean
-    (fev-bench).
+    Ratios are kept within `RATIOS`, so that one client cannot decide a geometric mean (fev-bench).
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         # Equal errors have ratio 1 even if both are 0 or infinite.
         ratio = np.where(errors == others, 1.0, errors / others)
-    return np.log(np.clip(ratio, 0.01, 100))
+    return np.log(np.clip(ratio, *RATIOS))
 
 
 def _client_mean(values: np.ndarray, replicates: Replicates) -> np.ndarray:

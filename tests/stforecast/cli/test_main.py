@@ -802,3 +802,10 @@ def test_the_steps_of_reading_are_printed_also_up_to_a_refusal(stforecast, tmp_p
     about = json.loads(stforecast("info", path, "--json")[1])
     assert [step["step"] for step in about["steps"]][:2] == ["open", "decode"]
     assert about["notes"][0].startswith("a.csv: left out 1 row: totals")
+
+
+def test_a_notice_is_written_once_however_often_data_are_read(capsys):
+    cli(["list", "metrics"], standalone_mode=False)
+    for _ in range(2):
+        logging.getLogger("stforecast.data").warning("records in service: odd")
+    assert capsys.readouterr().err.count("records in service: odd") == 1

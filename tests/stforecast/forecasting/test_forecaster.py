@@ -298,6 +298,8 @@ def test_constant_cells_and_odd_periods_are_pointed_out(table, tiny, caplog):
 def test_an_unfitted_forecaster_says_so(table):
     with pytest.raises(InputError, match="fit or"):
         Forecaster("solo").predict(table)
+    with pytest.raises(InputError, match="not fitted; call fit or"):
+        Forecaster("solo").evaluate()
 
 
 def test_a_loaded_forecaster_cannot_be_evaluated(fitted, tmp_path):

@@ -210,3 +210,11 @@ def test_forecasts_of_days_begin_at_midnight_of_their_zone(begin):
     found = model.predict(table[:end])
     assert found.index.tolist() == days[end : end + 3].tolist()
     np.testing.assert_allclose(found, table[end : end + 3], atol=1e-5)
+
+
+def test_ids_that_lost_their_leading_zeros_are_named(zoned):
+    """No advice to adapt a model to them."""
+    table = zoned.set_axis(["007", "101"], axis="columns")
+    fitted = Forecaster("seasonal_day", split="days:8,1,1").fit(table)
+    with pytest.raises(InputError, match="cell '7' is likely '007'"):
+        fitted.predict(table.set_axis(["7", "101"], axis="columns"))

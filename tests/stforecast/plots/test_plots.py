@@ -739,3 +739,8 @@ def test_powers_of_ten_stay_formulas(tmp_path):
     save_figure(fig, tmp_path / "figure.svg")
     assert all(label.get_parse_math() for label in ax.get_yticklabels())
     assert not ax.xaxis.label.get_parse_math()
+
+
+def test_a_function_that_returns_no_figure_is_refused(tmp_path):
+    with pytest.raises(InputError, match="found NoneType, expected a figure"):
+        save_figure(None, tmp_path / "a.png")

@@ -39,6 +39,13 @@ def test_ratios_are_limited_and_equal_errors_are_no_skill(compare):
     assert skill([diverged], "a", "c").value == 0
 
 
+def test_no_end_of_a_skill_is_beyond_the_limits_of_ratios(compare):
+    found = skill([compare(a=[[1, 1, 1, 100]], b=[[1, 1, 1, 1]])], "a", "b")
+    assert found.value == pytest.approx(1 - 103 / 4)
+    assert found.low == 1 - 100
+    assert found.value < found.high <= 1 - 1 / 100
+
+
 def test_clients_without_targets_have_no_part(compare):
     found = compare(a=[[1, 2], [NAN, NAN], [1, 1]], b=[[2, 4], [NAN, NAN], [4, 4]])
     assert skill([found], "a", "b").value == pytest.approx(1 - 8**-0.5)
