@@ -120,6 +120,7 @@ def test_a_gap_and_other_cells_are_told_and_forecast_nevertheless(service, tmp_p
     ("edit", "message"),
     [
         (lambda wide: wide.add_prefix("other "), "3 cells, .*other a"),
+        (lambda wide: wide.rename(columns={"a": "00a", "b": "new"}), "'00a' is likely 'a'"),
         (lambda wide: wide.shift(freq="30min"), "60 minutes"),
         (lambda wide: wide.shift(freq="100D"), "longer .*history"),
         (lambda wide: wide.rename_axis("Date"), "no column 'When'"),
