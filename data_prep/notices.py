@@ -29,6 +29,9 @@ FEWEST_REPEATS = 5
 FEWEST_OTHERS = 20
 """Different values that a cell has without them at least."""
 
+OTHER_UNIT = 30.0
+"""Times that three days are all higher, or all lower, than the three before, if units differ."""
+
 MOST_RESETS = 0.02
 """Resets of a counter for each of its rises; one may always be."""
 
@@ -89,6 +92,7 @@ def warn_of_oddities(
         for first, last in _zero_spans(values[:, cell], day)
     ])  # fmt: skip
     warn_of_speeds_of_0(values, name, units)
+    _say(name, "likely changes of unit", "correct them if it changed", _unit_changes(values, times))
     last = len(times) - 1 - known[::-1].argmax(axis=0)
     early = last.max(where=known.any(axis=0), initial=0) - last
     _say(name, "early ends", "other cells have values after it", [
@@ -232,6 +236,20 @@ def _unrecorded(known: np.ndarray, times: pd.DatetimeIndex) -> list[str]:
     edges = np.flatnonzero(np.diff(np.concatenate([[0], absent, [0]]))).reshape(-1, 2)
     ends = [(slots[first], slots[end - 1]) for first, end in edges]
     return [f"{a // 60:02}:{a % 60:02} to {b // 60:02}:{b % 60:02}" for a, b in ends]
+
+
+def _unit_changes(values: np.ndarray, times: pd.DatetimeIndex) -> list[str]:
+    """Return the days from which on most of 100 cells are higher or lower by `OTHER_UNIT`."""
+    values = values[:, :: max(1, values.shape[1] // 100)]
+    daily = pd.DataFrame(np.abs(values)).groupby(times.normalize()).mean().median(axis=1)
+    daily, found = daily[daily > 0], list[str]()
+    for at, day in enumerate(daily.index[1:], start=1):
+        before, after = daily.iloc[max(0, at - 3) : at], daily.iloc[at : at + 3]
+        higher, lower = after.min() / before.max(), before.min() / after.max()
+        if max(higher, lower) >= OTHER_UNIT:
+            factor = f"{higher:.3g} times" if higher > lower else f"1/{lower:.3g}"
+            found.append(f"{factor} as high from {day:%Y-%m-%d} on")
+    return found
 
 
 def _zero_spans(values: np.ndarray, day: int) -> list[tuple[int, int]]:

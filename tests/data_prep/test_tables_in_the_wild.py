@@ -694,3 +694,20 @@ def test_values_below_zero_as_of_temperatures_are_not_odd(table, tmp_path, caplo
     values = np.random.default_rng(1).normal(size=(240, 5))
     prepare(table(columns_of(values)), tmp_path / "cold.nc", layout="wide")
     assert "negative" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("factor", "said"), [(1000, " times as high"), (1 / 1024, "1/1.0"), (1, None)]
+)
+def test_another_unit_from_a_file_on_is_named(tmp_path, caplog, factor, said):
+    hours = pd.date_range("2024-01-01", periods=240, freq="h", name="time")
+    daily = 5 + np.sin(2 * np.pi * hours.hour.to_numpy() / 24)
+    table = pd.DataFrame({"a": daily, "b": 2 * daily}, hours)
+    table.iloc[168:] *= factor
+    (tmp_path / "days").mkdir()
+    for day, rows in table.groupby(table.index.strftime("%Y-%m-%d")):
+        rows.to_csv(tmp_path / "days" / f"{day}.csv")
+    prepare(tmp_path / "days", tmp_path / "a.nc", layout="wide")
+    found = [line for line in caplog.messages if "likely changes of unit" in line]
+    assert len(found) == bool(said)
+    assert all(said in line and "from 2024-01-08 on" in line for line in found)
