@@ -86,11 +86,14 @@ def older(benchmarks: Benchmarks) -> str:
     found: dict[str, list[str]] = {}
     for name, benchmark in benchmarks.items():
         if reason := out_of_date(benchmark):
-            found.setdefault(reason, []).append(f"[{name}](#{name})")
-    said = [
-        f"{'all benchmarks' if len(names) == len(benchmarks) else ', '.join(names)} ({reason})"
-        for reason, names in found.items()
-    ]
+            found.setdefault(reason, []).append(name)
+    said = []
+    for reason, names in found.items():
+        others = [name for name in benchmarks if name not in names]
+        which = others if (most := len(others) < len(names)) else names
+        links = ", ".join(f"[{name}](#{name})" for name in which)
+        begin = "all benchmarks but " if others else "all benchmarks"
+        said.append(f"{begin * most}{links} ({reason})")
     return f"\n**Older than the code:** {'; '.join(said)}.\n" if said else ""
 
 
