@@ -11,7 +11,6 @@ from collections import UserDict
 from collections.abc import Iterator
 from statistics import mean
 
-from experiments.benchmarks.growth import slopes_of
 from experiments.site.forecasts import (
     above_its_experts,
     against_best,
@@ -19,7 +18,6 @@ from experiments.site.forecasts import (
     skills,
     tuned,
 )
-from experiments.site.guides import found_in
 from experiments.site.images import claims_counted
 from experiments.site.measured import RESULTS, of_page
 from experiments.site.tables import Column, columns_of
@@ -76,9 +74,6 @@ def computed() -> Iterator[tuple[str, str]]:
     for name, (page, *benchmarks) in CLAIMS.items():
         for answer, n in claims_counted(of_page(page, *benchmarks)).items():
             yield f"{name}.{answer}", f"{n}"
-    for column in ("seconds", "memory_gb"):
-        for method, slope in slopes_of(found_in("performance/growth")["rows"], column).items():
-            yield f"growth.{column}.{method}", f"{slope:.2f}"
 
 
 def _seeds(columns: list[Column]) -> Iterator[tuple[str, str]]:
