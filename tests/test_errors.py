@@ -99,6 +99,7 @@ QUOTED = r"(shlex\.)?quote\(|typed\[|within\[0\]$|(name|found\[0\]|path\.stem\.l
 
 BUILT = {
     "data_prep/preparation.py", "data_prep/readers/columns.py", "data_prep/readers/times.py",
+    "vision/partition/base.py",
 }  # fmt: skip
 """Files with a text whose options follow from what was found."""
 
