@@ -98,7 +98,7 @@ FOLDER = {
     "is a link out of the folder": (link_elsewhere, r"0\.png: is a link out of pictures; rep"),
     "its class is a link": (link_to_class, "pictures/cat: is a link to a folder, and links are"),
     "there are no pictures": (no_pictures, r"pictures: found no images \(\*\.jpg"),
-    "its class is empty": (class_without_pictures, "pictures/cat: found no images .* which the f"),
+    "its class is empty": (class_without_pictures, "pictures/cat: found no images .*folders"),
     "its class has other files": (class_of_other_files, "pictures/cat: found no images .* which"),
     "a class is for testing only": (class_for_testing_only, "class dog has test images, but no tr"),
 }  # fmt: skip

@@ -183,7 +183,7 @@ CASES |= {
         f"--ways {BILLION}": "all domains has 10 classes with training images",
         "--shots 0": "shot_spread is 0 and shots 0; it must be less",
         f"--shots {BILLION}": "class . of all domains has .* --shots",
-        f"--test-shots {BILLION}": "use fewer test_shots",
+        f"--test-shots {BILLION}": "fewer --test-shots",
         "--share nan": "share is nan; it must be in .0, 1",
         "--imbalance 0.5": "imbalance is 0.5; it must be 1 or more",
         "--imbalance nan": "imbalance is nan; it must be 1 or more",
