@@ -306,8 +306,9 @@ def explain_command(
     """Explain a cell's forecast as sums of parts.
 
     By input: the mean, the usual value at this time of the week, and the effect of the last hours,
-    days and weeks, events and other services. For methods with parts, also by part of the model:
-    the cell's own correction, the network, and the forecasts that are mixed in.
+    days and weeks, holidays and events, and other services. For models with parts, also by part:
+    calendar and events, the cell's own correction, the network, each forecast that is mixed in,
+    and recent errors. Parts that are 0 at all steps are left out.
 
     Options:
         history: cube or table to forecast from, as for `stforecast predict`.

@@ -46,6 +46,8 @@ class Calendar:
         time_zone: IANA name of the time zone, or None if `start` is local time already.
         events: events known in advance, or None if no table was read.
         covariates: z-scored covariates of the steps of the series, or None if none were read.
+        shows_week: whether windows read the time of day and the weekday, or 0 for them.
+        shows_holidays: whether windows read holidays, or 0 for them.
     """
 
     start: pd.Timestamp
@@ -53,6 +55,8 @@ class Calendar:
     time_zone: str | None = None
     events: Events | None = field(default=None, repr=False, compare=False)
     covariates: Covariates | None = field(default=None, repr=False, compare=False)
+    shows_week: bool = True
+    shows_holidays: bool = True
 
     @classmethod
     def from_cube(cls, ds: xr.Dataset) -> Calendar:

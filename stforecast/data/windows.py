@@ -115,9 +115,10 @@ class History:
         """Return the sources of the windows whose first targets are `starts`."""
         starts = np.asarray(starts, dtype=np.intp)
         times = self.calendar.local_times(starts)
-        known = calendar_inputs(times, self.window.calendar)
+        known = calendar_inputs(times, self.window.calendar) * self.calendar.shows_week
         if self.window.holidays:
-            known = np.concatenate([known, holiday_inputs(times, self.window.holidays)], axis=1)
+            holidays = holiday_inputs(times, self.window.holidays) * self.calendar.shows_holidays
+            known = np.concatenate([known, holidays], axis=1)
         return Sources(starts, source_steps(starts, self.window, self.calendar), known)
 
     def windows(self, sources: Sources, *, with_next: bool = False) -> Windows:

@@ -1,14 +1,16 @@
 """Explanations: a forecast as a sum of parts, by input and by part of the model.
 
 By input: a forecast from readings that are as usual at their times, and the effect of each part of
-the real ones: the last hours, the day and the week before, events, other services. A reading as
-usual is the cell's mean at the same time of the same weekday over the history. By part of the
-model: the map that all cells share, and the effect of the cell's own correction, of the network and
-of mixing in other forecasts.
+the real ones: the last hours, the day and the week before, holidays and events, other services. A
+reading as usual is the cell's mean at the same time of the same weekday over the history. By part
+of the model: the map that all cells share, and the effect of its calendar and events, of the cell's
+own correction, of the network, of each forecast that is mixed in and of recent errors. A mixed
+forecast adds its weight times its difference from the mixture of those before it, see
+`stforecast.forecasting.mixture`, whose line and mean error at the time of day are recent errors.
 
-Parts are Shapley values: the mean effect of a part over all orders of adding the parts (Shapley,
-"A value for n-person games", 1953; Štrumbelj, Kononenko, "Explaining prediction models and
-individual predictions with feature contributions", 2014). They add up to the forecast for any
+All other parts are Shapley values: the mean effect of a part over all orders of adding the parts
+(Shapley, "A value for n-person games", 1953; Štrumbelj, Kononenko, "Explaining prediction models
+and individual predictions with feature contributions", 2014). They add up to the forecast for any
 model. Linear parts have the same value in every order, so they are exact.
 """
 
@@ -19,6 +21,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -27,8 +30,10 @@ import torch
 from data_prep.base.errors import four_digits
 from stforecast.data.clock import Calendar
 from stforecast.data.dates import DAY, WEEK
+from stforecast.data.events import Events
 from stforecast.data.series import Series
-from stforecast.federated.core.state import State
+from stforecast.data.window_spec import WindowSpec
+from stforecast.data.windows import History
 from stforecast.forecasting.fit import Predictor
 from stforecast.forecasting.mixed_forecasts import Mixture
 from stforecast.forecasting.model import FittedModel
@@ -37,9 +42,10 @@ from stforecast.methods.fedlean import OWN
 
 MEAN, USUAL = "mean of the history", "usual at this time of the week"
 AGES = ("last three hours", "day before", "week before", "earlier weeks")
-EVENTS, SERVICES, LIMITS = "events", "other services", "limits of the service"
-CORRECTION, NETWORK = "own correction", "network of all cells"
-MIXED = "mixed in and recent errors"
+EVENTS, SERVICES, LIMITS = "holidays and events", "other services", "limits of the service"
+CALENDAR, CORRECTION, NETWORK = "calendar and events", "own correction", "network of all cells"
+PROFILE, PRETRAINED, NEWEST = "weekly profile", "pretrained network", "newest reading"
+ERRORS = "recent errors"
 """Names of parts."""
 
 BAR = 20
@@ -93,43 +99,30 @@ def explain(
     """Explain the forecasts after a series' end of `cells`, positions in the series.
 
     The number of forecasts doubles with each part, however many cells there are. Without
-    `of_model` there are no parts of the model.
+    `of_model` there are no parts of the model. Parts that are 0 at all steps are left out.
     """
     z = model.scaler.transform(series.values, at_end=True)
-    calendar, predictor = model.scaler.calendar(series), model.latest
-    usual, parts = _usual(z, calendar), _parts(z, calendar, model.config.window.horizon)
+    calendar, predictor, window = model.scaler.calendar(series), model.latest, model.config.window
+    usual, parts = _usual(z, calendar), _parts(z, calendar, window.horizon)
 
     def read(known: frozenset[str]) -> Values:
-        given, own = usual.copy(), calendar
+        given, own = usual.copy(), calendar if EVENTS in known else _without_events(calendar)
         for name, steps in parts.items():
             if name in known:
                 given[steps] = z[steps]
-        if own.events is not None and EVENTS not in known:
-            none = np.zeros(len(own.events.kind), dtype=bool)
-            events = {n: getattr(own.events, n)[none] for n in ("kind", "begin", "end", "at")}
-            own = dataclasses.replace(own, events=dataclasses.replace(own.events, **events))
         if own.covariates is not None and SERVICES not in known:
             observed = np.where(np.isfinite(own.covariates.observed), 0.0, np.nan)
             covariates = dataclasses.replace(own.covariates, observed=observed)
             own = dataclasses.replace(own, covariates=covariates)
         return _forecast(predictor, given, own, cells)
 
-    players = [*parts]
-    players += [EVENTS] * (calendar.events is not None)
-    players += [SERVICES] * (calendar.covariates is not None)
+    has_events = calendar.events is not None or bool(window.holidays)
+    players = [*parts, *[EVENTS] * has_events, *[SERVICES] * (calendar.covariates is not None)]
     mean = np.nan_to_num(np.nanmean(z[:, cells], axis=0))[:, None]
     base, added = shapley(read, players)
     mean = np.broadcast_to(mean, base.shape)
     by_read = {MEAN: mean, USUAL: base - mean, **added}
-    by_model = None
-    if of_model and isinstance(predictor, TrainedMethod) and (own := _switches(predictor)):
-
-        def with_parts(on: frozenset[str]) -> Values:
-            return _forecast(_without(predictor, {*own} - on), z, calendar, cells)
-
-        base, added = shapley(with_parts, own)
-        first = "map of all cells" if CORRECTION in own else "trained model"
-        by_model = {first: base, **added}
+    by_model = _by_model(predictor, window, z, calendar, cells) if of_model else None
     return [_in_units(model, series, cell, i, by_read, by_model) for i, cell in enumerate(cells)]
 
 
@@ -158,6 +151,29 @@ def shapley(
             axis=0,
         )
     return worth[frozenset()], found
+
+
+def _by_model(
+    predictor: Predictor, window: WindowSpec, z: Values, calendar: Calendar, cells: np.ndarray
+) -> dict[str, Values] | None:
+    """Return the parts of a model, `(cells, horizon)` each; None if it has none."""
+    parts = [CALENDAR] * (window.calendar != "none" or window.n_special > 0)
+    has_experts, steps = False, dict[str, int | None]()
+    if isinstance(predictor, TrainedMethod):
+        parts += [CORRECTION, NETWORK] * (OWN in predictor.snapshot.clients.memory)
+        has_experts, steps = predictor.mixture.has_experts, _mixed_in(predictor.mixture, calendar)
+
+    def with_parts(on: frozenset[str], n_mixed: int | None = int(has_experts)) -> Values:
+        if isinstance(predictor, TrainedMethod):
+            return _forecast(_part(predictor, {*parts} - on, n_mixed), z, calendar, cells)
+        read = calendar if CALENDAR in on else _without_events(calendar, week=False)
+        return _forecast(predictor, z, read, cells)
+
+    base, added = shapley(with_parts, parts)
+    found = {"map of all cells" if CORRECTION in parts else "trained model": base, **added}
+    for name, n_mixed in steps.items():
+        found[name] = with_parts(frozenset(parts), n_mixed) - sum(found.values())
+    return found if len(found) > 1 else None
 
 
 def _usual(z: Values, calendar: Calendar) -> Values:
@@ -189,42 +205,50 @@ def _forecast(predictor: Predictor, z: Values, calendar: Calendar, cells: np.nda
     return found.astype(float)  # In single precision, parts would not add up.
 
 
-class _Unmixed(TrainedMethod):
-    """A trained method's own forecasts, with which none are mixed."""
+def _without_events(calendar: Calendar, *, week: bool = True) -> Calendar:
+    """Return a calendar without holidays and events; without `week`, windows read nothing of it."""
+    events = calendar.events and Events.none(calendar.events.kinds, calendar.events.at.shape[1])
+    return dataclasses.replace(calendar, events=events, shows_week=week, shows_holidays=False)
+
+
+@dataclass(frozen=True, eq=False)
+class _Part(TrainedMethod):
+    """A trained method that does not read the calendar, or mixes in fewer forecasts."""
+
+    reads_calendar: bool = True
+    n_mixed: int | None = None
 
     @property
     def mixture(self) -> Mixture:
-        """Nothing."""
-        return Mixture(self.config.window, self.config.loss.n_outputs)
+        """The first ones that are mixed in."""
+        return dataclasses.replace(super().mixture, n_mixed=self.n_mixed)
+
+    def _outputs(self, history: History, *args: Any, **options: Any) -> Values:
+        read = history.calendar
+        read = read if self.reads_calendar else _without_events(read, week=False)
+        return super()._outputs(dataclasses.replace(history, calendar=read), *args, **options)
 
 
-def _switches(predictor: TrainedMethod) -> list[str]:
-    """Return the parts of a method that can be left out."""
+def _mixed_in(mixture: Mixture, calendar: Calendar) -> dict[str, int | None]:
+    """Return how many forecasts are mixed in with each part; recent errors are the last."""
+    names = [PROFILE] * mixture.has_experts + [PRETRAINED] * mixture.reads_pretrained(calendar.step)
+    places = {n: mixture.has_experts + i for i, n in enumerate([*names, NEWEST], 1)}
+    return {**places, ERRORS: None} if names else {}
+
+
+def _part(predictor: TrainedMethod, off: set[str], n_mixed: int | None) -> _Part:
+    """Return a method without some parts, mixed with the weights that the whole method has."""
     state = predictor.snapshot
-    linear = OWN in state.clients.memory
-    mixes = predictor.mixture.has_experts or predictor.mixture.pretrained
-    return [CORRECTION, NETWORK] * linear + [MIXED] * mixes
-
-
-def _without(predictor: TrainedMethod, parts: set[str]) -> TrainedMethod:
-    """Return a trained method without some of its parts."""
-    kind = _Unmixed if MIXED in parts else TrainedMethod
-    held = {f.name: getattr(predictor, f.name) for f in dataclasses.fields(predictor)}
-    held["snapshot"] = _state_without(predictor.snapshot, parts)
-    if predictor.former is not None:
-        held["former"] = _without(predictor.former, parts)
-    return kind(**held)
-
-
-def _state_without(state: State, parts: set[str]) -> State:
-    """Return a state whose own correction, or head of the network, is 0."""
     server, memory = dict(state.server), dict(state.clients.memory)
-    if CORRECTION in parts:
+    if CORRECTION in off:
         memory[OWN] = torch.zeros_like(memory[OWN])
-    if NETWORK in parts:
+    if NETWORK in off:
         server |= {n: torch.zeros_like(t) for n, t in server.items() if n.startswith("head.")}
     clients = dataclasses.replace(state.clients, memory=memory)
-    return dataclasses.replace(state, server=server, clients=clients)
+    held = {f.name: getattr(predictor, f.name) for f in dataclasses.fields(predictor)}
+    held["snapshot"] = dataclasses.replace(state, server=server, clients=clients)
+    held["former"] = predictor.former or predictor  # Its errors are what forecasts are weighed by.
+    return _Part(**held, reads_calendar=CALENDAR not in off, n_mixed=n_mixed)
 
 
 def _in_units(
@@ -246,6 +270,7 @@ def _in_units(
         found.iloc[:, 0] += mean
         uncut = found.sum(axis=1)
         forecast = uncut.clip(*model.limits)
+        found = found.loc[:, (found != 0).any() | found.columns.isin([*found.columns[:1], USUAL])]
         cut = {LIMITS: forecast - uncut} if (forecast != uncut).any() else {}
         return forecast, found.assign(**cut)
 

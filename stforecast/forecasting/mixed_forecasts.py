@@ -39,6 +39,7 @@ class Mixture:
         has_experts: whether it has a second expert.
         pretrained: whether the pretrained network is mixed in, if it suits the data's steps.
         n_trained: steps of the training part.
+        n_mixed: how many of these are mixed in, for `stforecast.forecasting.explain`; None for all.
     """
 
     window: WindowSpec
@@ -46,6 +47,7 @@ class Mixture:
     has_experts: bool = False
     pretrained: bool = False
     n_trained: int = 0
+    n_mixed: int | None = None
 
     @classmethod
     def of(
@@ -137,6 +139,7 @@ class Mixture:
                 first, torch.from_numpy(steps), horizon, len(origins), every,
                 clock.before, clock.day,
             ),
+            self.n_mixed,
         )  # fmt: skip
         return mixed_levels(experts[:, len(origins) :], found, weights).flatten(2).numpy()
 

@@ -118,7 +118,12 @@ def known_windows(starts: np.ndarray, spec: WindowSpec, week: int) -> tuple[np.n
 
 
 def mixed(
-    forecasts: Sequence[Tensor], usual: Sequence[Usual], y: Tensor, spread: Tensor, windows: Windows
+    forecasts: Sequence[Tensor],
+    usual: Sequence[Usual],
+    y: Tensor,
+    spread: Tensor,
+    windows: Windows,
+    n_mixed: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the mixture of forecasts, and the weight of each but the first.
 
@@ -128,14 +133,15 @@ def mixed(
         y: `(cells, known, horizon)` targets of the known windows, NaN where missing.
         spread: `(cells, known)` standard deviations of the readings of the week before these.
         windows: the windows.
+        n_mixed: how many are mixed into the first, with the weights that they have among all.
 
     Returns:
         `(cells, asked, horizon)` and `(forecasts - 1, cells, asked)`, in double precision. Where
         any window is known, the weights of the two corrections follow.
     """
     n = windows.n_known
-    together = forecasts[0].double()
-    for forecast, of in zip(forecasts[1:], usual, strict=True):
+    together, others = forecasts[0].double(), list(zip(forecasts[1:], usual, strict=True))
+    for forecast, of in others if n else others[:n_mixed]:
         together = together + of.weight * (forecast - together)
     if not n:
         of_usual = [torch.full_like(together[..., 0], of.weight) for of in usual]
@@ -167,7 +173,7 @@ def mixed(
     )
     shares = in_turn(products, torch.from_numpy(weeks), (*usual, *CORRECTIONS))
     found = candidates[0][:, n:].double()
-    for share, forecast in zip(shares, candidates[1:], strict=True):
+    for share, forecast in zip(shares[:n_mixed], candidates[1:][:n_mixed], strict=True):
         found = torch.lerp(found, forecast[:, n:].double(), share[..., None])
     return found, shares
 

@@ -177,7 +177,7 @@ class Charts {
     this.show("why", [bar], layout(ofX, ofY, area),
       `Parts of the forecast of ${name}.`, { ...CONFIG, displayModeBar: false });
     const words = why.names.map((part, k) => `${part} ${text[k]}`);
-    return `Usual at this time of the week: ${short(base)}; ${words.join(", ")}; forecast: ${short(base + sum)}.`;
+    return `Usual at this time of the week: ${short(base)}; ${words.join(", ") || "no parts"}; forecast: ${short(base + sum)}.`;
   }
 
   // Errors of each method by hour at a cell.
