@@ -30,8 +30,8 @@ from experiments.benchmarks.frame import (
     table,
     timed,
 )
-from stforecast.bench.curves import HUES
-from stforecast.bench.drawing import SMALL, TINY, TWO_COLUMNS, panels
+from stforecast.bench.curves import HUES, MARKERS
+from stforecast.bench.drawing import ONE_COLUMN, SMALL, TEXT, TINY, TWO_COLUMNS, add_legend, panels
 from stforecast.bench.statistics.estimate import with_ends
 from stforecast.comparison.leaderboard import resample
 from stforecast.data.cubes import open_cube
@@ -64,6 +64,9 @@ CALIBRATED = {
 Rows also have the mean probability in each bin, `at_0` to `at_4`."""
 
 SIZES = (20, 4, 1)
+
+COVERAGES = (50, 80, 90, 95)
+"""Per cent that bounds of sums promise."""
 
 HELD = {
     "data": ("data and method", ""), "level": ("cells a group", ""), "mse": ("MSE", ".3f"),
@@ -234,24 +237,64 @@ def sums(results: Results, *data: Path, methods: str = "ridge,fedlean", span: st
         methods: methods of the models.
         span: first and last day of the table, such as 2025-03-01:2025-05-31.
     """
-    settings = {"split": "time:0.5,0.15,0.35", "intervals": "normalised", "outliers": "keep"}
-    for path in data:
+    for about, method, wide, groups in _grouped(data, methods, span):
+        every = pd.DataFrame(groups.sum(wide.to_numpy().T).T, wide.index, groups.labels)
+        found = []
+        for level in dict.fromkeys(groups.levels):
+            found.append(_tested(every.loc[:, np.isin(groups.levels, level)], method))
+        base = xr.concat(found, "cell")
+        # As `predict` does, they are moved to the limits, which the bounds keep.
+        base["y_hat"] = base["y_hat"].clip(base["lower"], base["upper"])
+        results.add(*(about | row for row in _rows(base, groups)))
+    return table(results.rows, HELD)
+
+
+@benchmark(goes_on=True)
+def sums_coverage(
+    results: Results, *data: Path, methods: str = "ridge,fedlean", span: str = ":"
+) -> str:
+    """Measure the coverage of bounds of sums, of 50 to 95 %, on the groups and windows of `sums`.
+
+    Args:
+        results: gets a row for each table, method and level.
+        data: wide tables of counts; cells with gaps are left out.
+        methods: methods of the models.
+        span: first and last day of the table, such as 2025-03-01:2025-05-31.
+    """
+    sides = [(100 - percent) / 200 for percent in COVERAGES]
+    quantiles = sorted([0.5, *sides, *(1 - side for side in sides)])
+    for about, method, wide, groups in _grouped(data, methods, span):
+        tests = _tested(wide, method, quantiles=",".join(f"{q:g}" for q in quantiles))
+        found = {}
+        for percent in COVERAGES:
+            which = "" if percent == max(COVERAGES) else f"_{percent}"
+            bounds = {side: tests[f"{side}{which}"] for side in ("lower", "upper")}
+            own = tests.assign(bounds).assign_attrs(coverage=percent / 100)
+            found[f"held_{percent}"] = SumErrors.of(own, groups).coverage
+        by_level = pd.DataFrame(found).to_dict("index")
+        results.add(*(about | {"level": level} | row for level, row in by_level.items()))
+    heads = {f"held_{percent}": (f"{percent} %", ".3f") for percent in COVERAGES}
+    return table(results.rows, {"data": HELD["data"], "level": HELD["level"], **heads})
+
+
+def _grouped(
+    data: Sequence[Path], methods: str, span: str
+) -> Iterator[tuple[dict[str, Any], str, pd.DataFrame, Groups]]:
+    """Yield the begin of rows, the method, cells without gaps, and groups of neighbours."""
+    for path, method in itertools.product(data, methods.split(",")):
         wide = hourly_table(path, span).dropna(axis=1)
         n = wide.shape[1]
         levels = {ALL: [ALL] * n} | {f"{k}": [f"{i // k:04}" for i in range(n)] for k in SIZES}
+        name = f"{path.name.partition('-')[0].partition('.')[0]}, {method}"
         groups = Groups.of_columns(levels, wide.columns.to_numpy())
-        every = pd.DataFrame(groups.sum(wide.to_numpy().T).T, wide.index, groups.labels)
-        for method in methods.split(","):
-            found = []
-            for level in levels:
-                of = open_cube(every.loc[:, np.isin(groups.levels, level)], allow_gaps=True)
-                found.append(Forecaster(method, horizon=24, **settings).fit(of))
-            base = xr.concat([fitted.test_forecasts() for fitted in found], "cell")
-            # As `predict` does, they are moved to the limits, which the bounds keep.
-            base["y_hat"] = base["y_hat"].clip(base["lower"], base["upper"])
-            name = f"{path.name.partition('-')[0].partition('.')[0]}, {method}"
-            results.add(*({"data": name, "span": span, **row} for row in _rows(base, groups)))
-    return table(results.rows, HELD)
+        yield {"data": name, "span": span}, method, wide, groups
+
+
+def _tested(wide: pd.DataFrame, method: str, **more: str) -> xr.Dataset:
+    """Return the forecasts of the last third of a table, 24 steps ahead."""
+    settings = {"split": "time:0.5,0.15,0.35", "intervals": "normalised", "outliers": "keep"}
+    cube = open_cube(wide, allow_gaps=True)
+    return Forecaster(method, horizon=24, **settings, **more).fit(cube).test_forecasts()
 
 
 def _rows(base: xr.Dataset, groups: Groups) -> Iterator[dict[str, Any]]:
@@ -322,6 +365,27 @@ def draw_exceedance(rows: Sequence[dict[str, Any]]) -> Figure:
         ax.set_xlabel("probability said")
         ax.legend(fontsize=TINY)
     axes[0].set_ylabel("share that happened")
+    return fig
+
+
+def draw_sums(rows: Sequence[dict[str, Any]]) -> Figure:
+    """Draw the share of sums within bounds against their nominal coverage, by data and method."""
+    names = list(dict.fromkeys(row["data"] for row in rows))
+    fig, axes = panels(ONE_COLUMN, 1.6, len(names), n_columns=2, sharex=True, sharey=True)
+    for ax, name in zip(axes, names, strict=True):
+        ax.plot(*[[COVERAGES[0], COVERAGES[-1]]] * 2, color="grey", linewidth=0.8)
+        own = (row for row in rows if row["data"] == name)
+        for row, color, marker in zip(own, HUES, MARKERS, strict=False):
+            level = row["level"]
+            label = {ALL: "all cells", "1": "single cells"}.get(level, f"groups of {level}")
+            held = [100 * row[f"held_{percent}"] for percent in COVERAGES]
+            ax.plot(COVERAGES, held, marker=marker, markersize=4, color=color, label=label)
+        ax.set_title(name, fontsize=SMALL)
+        ax.set_xticks(COVERAGES)
+        ax.set_yticks(COVERAGES)
+    fig.supxlabel("promised %", fontsize=TEXT)
+    fig.supylabel("held %", fontsize=TEXT)
+    add_legend(fig)
     return fig
 
 
