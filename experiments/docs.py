@@ -168,6 +168,7 @@ SENT: dict[str, Part] = {
 DRAWN: dict[str, Callable[[], bytes]] = {
     "growth": lambda: guides.figure_of("performance/growth", growth.draw_growth),
     "exceedance": lambda: guides.figure_of("intervals/exceedance", serving.draw_exceedance),
+    "sums": lambda: guides.figure_of("intervals/sums-coverage", serving.draw_sums),
     "replay": lambda: as_png(draw_replay(pd.read_csv(RESULTS / "replay.csv"))),
     "floats": lambda: floats_figure(of_page("milan", "federated")),
     "skill": lambda: skill_figure(of_page("default", "who_wins*")),

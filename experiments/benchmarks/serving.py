@@ -31,7 +31,7 @@ from experiments.benchmarks.frame import (
     timed,
 )
 from stforecast.bench.curves import HUES, MARKERS
-from stforecast.bench.drawing import ONE_COLUMN, SMALL, TEXT, TINY, TWO_COLUMNS, add_legend, panels
+from stforecast.bench.drawing import ONE_COLUMN, SMALL, TINY, TWO_COLUMNS, add_legend, panels
 from stforecast.bench.statistics.estimate import with_ends
 from stforecast.comparison.leaderboard import resample
 from stforecast.data.cubes import open_cube
@@ -271,8 +271,8 @@ def sums_coverage(
             bounds = {side: tests[f"{side}{which}"] for side in ("lower", "upper")}
             own = tests.assign(bounds).assign_attrs(coverage=percent / 100)
             found[f"held_{percent}"] = SumErrors.of(own, groups).coverage
-        by_level = pd.DataFrame(found).to_dict("index")
-        results.add(*(about | {"level": level} | row for level, row in by_level.items()))
+        for level, held in pd.DataFrame(found).iterrows():
+            results.add({**about, "level": level, **held})
     heads = {f"held_{percent}": (f"{percent} %", ".3f") for percent in COVERAGES}
     return table(results.rows, {"data": HELD["data"], "level": HELD["level"], **heads})
 
@@ -379,12 +379,14 @@ def draw_sums(rows: Sequence[dict[str, Any]]) -> Figure:
             level = row["level"]
             label = {ALL: "all cells", "1": "single cells"}.get(level, f"groups of {level}")
             held = [100 * row[f"held_{percent}"] for percent in COVERAGES]
-            ax.plot(COVERAGES, held, marker=marker, markersize=4, color=color, label=label)
+            ax.plot(COVERAGES, held, marker=marker, color=color, label=label, markersize=4, lw=1)
         ax.set_title(name, fontsize=SMALL)
         ax.set_xticks(COVERAGES)
         ax.set_yticks(COVERAGES)
-    fig.supxlabel("promised %", fontsize=TEXT)
-    fig.supylabel("held %", fontsize=TEXT)
+    for ax in axes[::2]:
+        ax.set_ylabel("held %")
+    for ax in axes[-2:]:
+        ax.set_xlabel("promised %")
     add_legend(fig)
     return fig
 

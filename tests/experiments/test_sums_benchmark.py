@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from experiments.benchmarks.frame import main
-from experiments.benchmarks.serving import SIZES
+from experiments.benchmarks.serving import COVERAGES, SIZES, draw_sums
 
 
 class Added:
@@ -36,13 +36,13 @@ def measured(tmp_path, monkeypatch):
     table = table[table.index.hour > 4]  # A metro is closed at night.
     table.to_csv(tmp_path / "town-1.csv")
 
-    def run(library):
+    def run(library, name="sums"):
         monkeypatch.setitem(sys.modules, "hierarchicalforecast.methods", library)
         monkeypatch.setitem(sys.modules, "hierarchicalforecast", library)
-        words = ["sums", str(tmp_path / "town-1.csv"), "--methods", "seasonal_day"]
+        words = [name, str(tmp_path / "town-1.csv"), "--methods", "seasonal_day"]
         words += ["--span", "2024-07-02:2024-07-25", "--out", str(tmp_path)]
         found = CliRunner().invoke(main, words, catch_exceptions=False)
-        return json.loads((tmp_path / "sums.json").read_text())["rows"], found
+        return json.loads((tmp_path / f"{name}.json").read_text())["rows"], found
 
     return run
 
@@ -67,3 +67,13 @@ def test_without_the_library_its_columns_are_empty(measured):
     assert "hierarchicalforecast" in found.stderr
     assert len(rows) == 4
     assert not any("mint" in row for row in rows)
+
+
+def test_wider_bounds_hold_more_sums(measured):
+    rows, _ = measured(None, "sums-coverage")
+    assert [row["level"] for row in rows] == ["all", *map(str, SIZES)]
+    held = [[row[f"held_{percent}"] for percent in COVERAGES] for row in rows]
+    assert held == [sorted(of_level) for of_level in held]
+    assert np.ptp(held, axis=1).min() > 0
+    figure = draw_sums(rows)
+    assert {line.get_label() for line in figure.axes[0].lines} > {"all cells", "groups of 4"}
