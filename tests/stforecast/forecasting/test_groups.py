@@ -109,7 +109,7 @@ def test_a_cell_without_a_forecast_is_left_out_of_its_sums():
 
 def test_columns_of_a_cube_are_levels(town):
     series = as_series(town, None)
-    with pytest.raises(InputError, match=r"'site': .*CSV"):
+    with pytest.raises(InputError, match=r"^group 'site': .* has no columns by cell; give a CSV"):
         read_groups("site", series)
     columns = {"site": np.array(["x", "x", "y", "y"]), "city": np.array(["m"] * 4)}
     object.__setattr__(series, "columns", columns)
@@ -122,10 +122,10 @@ def test_columns_of_a_cube_are_levels(town):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("cell,site\na,x\nb,x\nc,x\n", "1 cell .*: d"),
-        ("cell,site\na,x\na,y\n", "one line .*a"),
-        ("cell\na\n", "a level"),
-        ("site\nx\n", "no column 'cell'"),
+        ("cell,site\na,x\nb,x\nc,x\n", r"m\.csv: 1 cell without a site: d; name one"),
+        ("cell,site\na,x\na,y\n", r"m\.csv: more than one line of cell a; keep one"),
+        ("cell\na\n", r"m\.csv: no column of a level, only cells; give a CSV"),
+        ("site\nx\n", r"m\.csv: no column 'cell', found site; give a CSV"),
     ],
 )
 def test_a_table_that_does_not_say_where_a_cell_belongs_is_refused(town, tmp_path, text, expected):
@@ -139,7 +139,7 @@ def test_sums_of_speeds_mean_nothing(town):
     town.attrs = {"service": "speed", "units": "km/h"}
     series = as_series(town, None)
     object.__setattr__(series, "units", "km/h")
-    with pytest.raises(InputError, match="mean nothing"):
+    with pytest.raises(InputError, match=r"sums of value \(km/h\) mean nothing; leave them out"):
         read_groups("site", series)
 
 
