@@ -21,11 +21,12 @@ from vision.streams.measures import known, spatial_retention, temporal_retention
 
 
 def image_curves(runs: Sequence[ImageRun]) -> list[Curve[ImageRun]]:
-    """Return a curve for each group of runs of the same images and scenario."""
-    if len({tuple(run.facts().values()) for run in runs}) > 1:
-        raise InputError(
-            "these runs are of different images or scenarios; draw those of one at a time"
-        )
+    """Return a curve for each group of runs of the same images, scenario and kind of partition."""
+    for name in ("data", "scenario", "partition"):
+        found = {(run.settings | run.facts()).get(name): run.folder for run in runs}
+        if len(found) > 1:
+            each = ", ".join(f"{value or 'none'} ({folder})" for value, folder in found.items())
+            raise InputError(f"these runs differ in {name}: {each}; draw those of one at a time")
     return as_curves(runs)
 
 

@@ -33,10 +33,10 @@ def partition(runs: Sequence[ImageRun], *, width: float = TWO_COLUMNS) -> Figure
     A marker's area is the number of images, its colour the domain. If clients have images of
     several domains, every domain has its own place within a cell. Each panel's title gives the
     number of its largest marker, and the clients' samples in total, in which a shared test image
-    counts for each client.
+    counts for each client. Of several runs, the first is drawn.
 
     Args:
-        runs: finished runs; the first is drawn.
+        runs: finished runs.
         width: width of the figure in inches.
     """
     run, about = runs[0], runs[0].about
@@ -122,10 +122,10 @@ def stream(runs: Sequence[ImageRun], *, width: float = TWO_COLUMNS) -> Figure:
     """Training images by client and class, one panel per stage; darker is more samples.
 
     Shades follow the square root of the number, so that rare classes are visible next to frequent
-    ones.
+    ones. Of several runs, the first is drawn.
 
     Args:
-        runs: finished runs with a task stream; the first is drawn.
+        runs: finished runs with a task stream.
         width: width of the figure in inches.
     """
     run = runs[0]

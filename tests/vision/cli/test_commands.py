@@ -40,6 +40,20 @@ def test_run_and_plot(capsys, tmp_path):
     assert all(0 <= row["accuracy"] <= 100 for row in json.loads(out))
 
 
+def test_runs_of_different_partitions_share_no_figure(capsys, tmp_path):
+    """Accuracies on different test images rank nothing; a division is drawn of the first run."""
+    runs, figure = [tmp_path / "n-way", tmp_path / "dirichlet"], tmp_path / "out.png"
+    for run in runs:
+        options = ["--partition", run.name, "--out", run]
+        assert call(capsys, "vision", "run", *options, *TINY)[0] == 0
+    for kind in ("rounds", "bars", "communication"):
+        code, _, err = call(capsys, "vision", "plot", kind, *runs, "--out", figure)
+        assert code == 2
+        assert all(f"{run.name} ({run})" in " ".join(err.split()) for run in runs)
+    assert not figure.exists()
+    assert call(capsys, "vision", "plot", "partition", *runs, "--out", figure)[0] == 0
+
+
 def test_a_run_predicts_the_classes_of_new_images(capsys, tmp_path, monkeypatch):
     """Of which only some are in memory at a time."""
     monkeypatch.setattr("vision.cli.commands.IMAGES_AT_ONCE", 4)
