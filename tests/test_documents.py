@@ -5,6 +5,7 @@ stands in `NOT_RUN` with its reason; what is neither run nor listed fails, as do
 Tutorials run as they stand, with `experiments.site.tutorials`.
 """
 
+import logging
 import os
 import pydoc
 import re
@@ -366,9 +367,12 @@ def test_what_replaces_other_libraries_gives_forecasts_of_every_cell(place):
     "document",
     [pytest.param(d, marks=[pytest.mark.slow] if Path(d).stem in SLOW else []) for d in TUTORIALS],
 )
-def test_tutorials_print_what_they_show(document, place):
+def test_tutorials_print_what_they_show(document, place, caplog, monkeypatch):
     text = (ROOT / document).read_text()
+    monkeypatch.setattr(logging.getLogger("data_prep"), "handlers", [caplog.handler])
     check_printed(text)
+    of_files = [notice for notice in caplog.messages if re.match(r".*\.csv: .*read as UTC", notice)]
+    assert len(of_files) <= 1
     drawn = pictures(text)
     assert all((place / name).exists() for name in drawn)
     assert all((ROOT / "docs" / "tutorials" / "figures" / name).exists() for name in drawn)

@@ -208,7 +208,7 @@ def make_plan(
         assumed["rounds"] = f"{settings['rounds']} of {most}, to be quick (setting rounds={most})"
     if defaults(method).get("refit") == "once":
         settings["refit"] = "final"
-        assumed["newest"] = "learnt too, after the check (setting refit=once leaves it out)"
+        assumed["newest"] = "also trained on, after the check (setting refit=once leaves it out)"
     if given.get("events"):
         assumed["events"] = Words("those in {}, and no others ({events})", given["events"])
     missing = describe_service(cube, name)["missing"]
