@@ -119,7 +119,12 @@ def apply(table: Table, mark: Decimal, options: TableOptions) -> Table:
     keys = options.keys
     given = ", as given" if options.decimal != "auto" else ""
     log.note(table.origin, "as they are" if table.typed else f"decimal {mark}s{given}")
-    table = use_unit_column(spread_quantities(to_numbers(table, mark, keys), keys), keys)
+    texts = [name for name, _ in _texts_of_numbers(table.columns, keys)]
+    table = to_numbers(table, mark, keys)
+    if options.decimal == "comma" and not any(table[c].dtype.is_numeric() for c in texts):
+        unread = Words("{decimal} is not used", decimal=mark)
+        log.warning(table.origin, "no number is a text here; ", unread)
+    table = use_unit_column(spread_quantities(table, keys), keys)
     values = _values(table, table.times, keys)
     counted_up = [c for c in values if len(table) >= 10 and _counts(table[c])]
     if not counted_up or len(counted_up) == len(values) or options.values is not None:

@@ -69,6 +69,7 @@ def _one_table(raw: Path | pd.DataFrame, options: TableOptions) -> Table:
     files: list[Path] = []
     parts: list[Part] = []
     if isinstance(raw, pd.DataFrame):
+        decode.refuse_unread((), options)
         columns, origin = without_nan(from_pandas(raw)), Origin()
         tables = rows.apply([Table(columns, origin, origin.name, as_text=True)], options)
     else:
