@@ -29,7 +29,8 @@ def read_table(
     """
     options = options or TableOptions()
     table = read_part(Part(path.name, path), options, text_columns)
-    mark = decide_decimal(table, options.decimal, text_columns)
+    remedy = "write its numbers without points or commas, or with four decimals"
+    mark = decide_decimal([table], options.decimal, text_columns, remedy)
     if mark == "comma" and not table.as_text:
         comma = dataclasses.replace(options, decimal=mark)
         return read_table(path, text_columns=text_columns, options=comma)
