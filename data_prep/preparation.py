@@ -18,6 +18,7 @@ import xarray as xr
 from data_prep import DATA_SETS, options_of
 from data_prep.base.errors import InputError, Words, reading
 from data_prep.cube import open_cube
+from data_prep.readers.options import READ_BY
 
 ATTRIBUTE = "preparation"
 """Attribute of a cube that names its data set and the options of its `prepare`, as JSON."""
@@ -69,6 +70,10 @@ def open_again(
         if records.suffix == ".nc" or (records.is_file() and h5py.is_hdf5(records)):
             return open_cube(records)
     data_set, options = DATA_SETS.find(preparation["data_set"]), dict(preparation["options"])
+    if options.get("units") == "1":  # As earlier versions noted where none was given.
+        del options["units"]
+    if isinstance(records, pd.DataFrame):  # It is not written in any way.
+        options = {name: value for name, value in options.items() if name not in READ_BY}
     if "start" in options:
         name = records if isinstance(records, Path) else "the DataFrame"
         raise InputError(

@@ -56,10 +56,7 @@ def write_day(
     services[:, :, :4] *= by_time[:, None, None]
     services[:, :, :4] *= np.exp(0.2 * rng.normal(size=(*internet.shape, 4)))
     foreign = np.where(ids == stuck, 0.0, [KINDS[k].foreign for k in kinds])[:, None]
-    key = {
-        "cell": np.tile(ids, len(times)),
-        "time": np.repeat(times.as_unit("ms").asi8, len(ids)),
-    }
+    key = {"cell": np.tile(ids, len(times)), "time": np.repeat(times.as_unit("ms").asi8, len(ids))}
     frames = [_rows(key, 39, services, rng)]
     # Roaming data were expensive in 2013: visitors use SMS and calls, and little Internet.
     roaming = services * foreign * np.array([1.0, 1.0, 1.0, 1.0, 0.1])
@@ -85,10 +82,7 @@ def _rows(
     columns = {name: values[rows, i] for i, name in enumerate(SERVICES)}
     frame = pl.DataFrame({k: v[rows] for k, v in key.items()} | columns)
     return frame.select(
-        "cell",
-        "time",
-        pl.lit(country, pl.Int64).alias("country"),
-        pl.col(*SERVICES).fill_nan(None),
+        "cell", "time", pl.lit(country, pl.Int64).alias("country"), pl.col(*SERVICES).fill_nan(None)
     )
 
 

@@ -161,17 +161,17 @@ def _with_units(table: Table, options: TableOptions) -> Table:
     """
     own = {c: table.units.get(c) or unit_of(c) for c in table.values}
     if table.kind == "wide" and (
-        any(map(table.units.get, own)) or max(map(len, own.values()), default=0) > 1
+        any(map(table.units.get, own)) or any(u == "%" or len(u) > 1 for u in own.values())
     ):  # Of cells that are 0, which it is in any unit, none is taken.
         own = {c: u for c, u in own.items() if u or (table[c].fill_null(0) != 0).any()}
     elif table.kind == "wide":  # One letter in brackets, as in Bridge (S), may be a direction.
         own = dict.fromkeys(own, "")
     to = own
-    if options.units == "1" and table.kind == "wide":
+    if options.units is None and table.kind == "wide":
         to = dict.fromkeys(own, _one_unit(own, table.origin))
-    elif options.units != "1":
+    elif options.units is not None:
         to = dict.fromkeys(own, options.units)
-        if table.kind != "wide" and not all(own.values()) and len(own) > 1:
+        if not (table.kind == "wide" or all(own.values()) or len(own) < 2 or options.units == "1"):
             units_log.warning(
                 table.origin,
                 f"{options.units} is taken as the unit of {some(table.values)}; if only "
@@ -182,7 +182,7 @@ def _with_units(table: Table, options: TableOptions) -> Table:
         unit = next(iter(to.values()), "") or "1"
         known = [f"{options.name}: {unit}"] if unit != "1" else []
         table = table.with_(units={options.name: unit})
-    if known and options.units == "1":
+    if known and options.units is None:
         other = Words("pass {units} to convert them")
         units_log.info(table.origin, f"units {some(known, 5)}; ", other)
     units = {*table.units.values()}

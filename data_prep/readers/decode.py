@@ -13,7 +13,7 @@ from data_prep.base.errors import InputError, Words, as_text, counted, no_file, 
 from data_prep.base.limits import check_expansion
 from data_prep.readers.formats import Format, Part, format_of, names_table, suffixes
 from data_prep.readers.numbers import decide_decimal, to_numbers
-from data_prep.readers.options import TableOptions
+from data_prep.readers.options import READ_BY, TableOptions
 from data_prep.readers.origin import Origin, StepLog
 from data_prep.readers.table import Table, without_nan
 
@@ -29,7 +29,8 @@ def read_table(
     """
     options = options or TableOptions()
     table = read_part(Part(path.name, path), options, text_columns)
-    mark = decide_decimal(table, options.decimal, text_columns)
+    remedy = "write its numbers without points or commas, or with four decimals"
+    mark = decide_decimal([table], options.decimal, text_columns, remedy)
     if mark == "comma" and not table.as_text:
         comma = dataclasses.replace(options, decimal=mark)
         return read_table(path, text_columns=text_columns, options=comma)
@@ -39,6 +40,7 @@ def read_table(
 def apply(parts: Sequence[Part], options: TableOptions) -> list[Table]:
     """Return the tables of all parts; of several sheets, those that have times."""
     tables: list[tuple[Part, Table]] = []
+    refuse_unread(parts, options)
     for part in parts:
         table = read_part(part, options, options.keys)
         if len(parts) > 1 and part.sheet and not (table.timed and len(table)):
@@ -55,6 +57,25 @@ def apply(parts: Sequence[Part], options: TableOptions) -> list[Table]:
     ]
 
 
+def refuse_unread(parts: Sequence[Part], options: TableOptions) -> None:
+    """Refuse options that no format of the parts reads; without parts, of a frame."""
+    given = [option for option in READ_BY if getattr(options, option) not in (None, False)]
+    found = [_format_of(part) for part in parts] if given else []
+    own = {one.name for one in found if one.__module__.startswith(__name__.partition(".")[0])}
+    for option in given if len(own) == len({*found}) else ():  # Others may read any option.
+        if own.isdisjoint(READ_BY[option]):
+            value = getattr(options, option)
+            raise InputError(
+                f"{parts[0].path.name if parts else 'the DataFrame'} has no use for {option} "
+                f"{value!r}, which only these formats read: {', '.join(READ_BY[option])}; ",
+                Words(f"leave out {{{option}}}", **{option: value}),
+            )
+
+
+def _format_of(part: Part) -> type[Format]:
+    return part.format or checked_format((part.files or (part.path,))[0], part.content)
+
+
 def _named(table: Table, part: Part, *, alone: bool) -> Table:
     """Return a table of several, named by its file if that has no other."""
     name = part.name if not part.sheet else str(Path(part.name).with_name(part.path.name))
@@ -67,7 +88,7 @@ def _named(table: Table, part: Part, *, alone: bool) -> Table:
 def read_part(part: Part, options: TableOptions, keys: Container[str]) -> Table:
     """Read a part as it stands: numbers with commas are text; columns of `keys` stay text."""
     path = part.path
-    found = part.format or checked_format((part.files or (path,))[0], part.content)
+    found = _format_of(part)
     with reading(path.name, found.how, "save it again"):
         try:
             table = found.read(part, options, keys)

@@ -18,7 +18,7 @@ import polars as pl
 from data_prep.base.errors import InputError, Words, some
 from data_prep.readers.columns import looks_like_values
 from data_prep.readers.origin import StepLog
-from data_prep.readers.units import unit_of
+from data_prep.readers.units import HALF_WIDTH, unit_of
 from data_prep.readers.written_times import TIME_LIKE
 
 SEPARATORS = ",;\t|"
@@ -219,7 +219,7 @@ def _are_units(fields: Sequence[str]) -> bool:
 
 def _unit(field: str) -> str:
     """Return the unit that a field holds, bare or in brackets; empty if it holds another text."""
-    bare = field.strip("()[] ")
+    bare = field.translate(HALF_WIDTH).strip("()[] ")
     return "" if set("()[]") & set(bare) else unit_of(f"({bare})")
 
 

@@ -38,6 +38,7 @@ KINDS = {
     "wide": "wide: a column for each cell",
     "services": "services: a column for each quantity of one cell",
 }
+LEVELS = ("cells-above", "services-above")
 SHOWN = 12
 
 
@@ -46,6 +47,10 @@ def unfold(table: Table, options: TableOptions) -> Table:
     kind, origin = "long" if table.kind == "long" else options.layout, table.origin
     levels = {c: table.levels[c] for c in table.names if c in table.levels and c != table.time}
     keys = [c for c in table.names if c not in levels]
+    if kind in LEVELS and (not levels or options.cell in keys):
+        why = f"column {options.cell!r} names the cells" if levels else "it has one row of names"
+        remedy = Words("only two rows of names can be so; leave out {layout}", layout=kind)
+        raise InputError(f"{origin.name} has no use for layout {kind!r}, as {why}: ", remedy)
     if not levels or kind in ("long", "wide", "services") or options.cell in keys:
         return table.with_(kind=kind)
     if kind == "auto" and named([k for k in keys if k != table.time], CELLS):
@@ -140,9 +145,6 @@ def _refuse_unread(table: Table, options: TableOptions) -> None:
     if options.name != "value" and kind != "wide":
         remedy = Words("only a wide table reads it; leave out {name}, or give another {layout}")
         raise InputError(f"{other_layout} name {options.name!r}: ", remedy)
-    if options.sheet and not name.lower().endswith(".xlsx"):
-        remedy = Words("only an Excel file reads it; leave out {sheet}")
-        raise InputError(f"{name} has no use for sheet {options.sheet!r}: ", remedy)
 
 
 def _of_wide(columns: list[str], ids: Sequence[str], table: Table) -> tuple[str, str]:
@@ -169,7 +171,7 @@ def _of_wide(columns: list[str], ids: Sequence[str], table: Table) -> tuple[str,
         f"{', of sizes too different for cells of one quantity' if apart else ''}; ",
         Words(
             "say what they are: {layout:wide} if each is a cell, {layout:services} if they are "
-            "services of one cell",
+            "services of one cell"
         ),
         files,
         Words(", or name the column of cells with {cell}", cell=next(iter(ids), None)),

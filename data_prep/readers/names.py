@@ -63,7 +63,7 @@ def apply(table: Table, options: TableOptions) -> Table:
         return table
     path = Path(options.names)
     names, units = read_names(path)
-    given = {c: re.split(r"(?=\[|\s\()", c, maxsplit=1) for c in table.names}
+    given = {c: re.split(r"(?=\[|\s*[(（])", c, maxsplit=1) for c in table.names}
     new = {c: "".join([names[code], *rest]) for c, (code, *rest) in given.items() if code in names}
     if not new:
         raise InputError(

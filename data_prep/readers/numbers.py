@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container, Iterator, Sequence
 
 import numpy as np
@@ -11,6 +10,8 @@ import polars as pl
 from data_prep.base.errors import InputError, Words, counted, some
 from data_prep.readers.columns import (
     CALENDAR,
+    LATITUDES,
+    LONGITUDES,
     WITH_COMMA,
     named,
     without_calendar,
@@ -44,8 +45,10 @@ UNIT_COLUMNS = frozenset({"unit", "units", "uom", "einheit", "unite", "unidad", 
 
 _SURELY_POINT = (
     r"^\s*[+-]?([1-9][0-9]{0,2}(,[0-9]{3})+\.[0-9]+|[0-9]*\.([0-9]{1,2}|[0-9]{4,})"
-    r"|0*\.[0-9]+|[0-9]*\.[0-9]+[eE][+-]?[0-9]+)\s*$"
+    r"|(0*|[0-9]{4,})\.[0-9]+|[0-9]*\.[0-9]+[eE][+-]?[0-9]+)\s*$"
 )
+
+_WHOLE = r"^\s*[+-]?[1-9][0-9]{0,2}\s*$"
 
 MANY_GROUPED = 50
 """Numbers with three decimals each, among whole ones, that are thousands: by chance, some would
@@ -57,10 +60,12 @@ MIN_WHOLE = 0.01
 log = StepLog("numbers")
 
 
-def may_be_grouped(column: pl.Series) -> bool:
+def may_be_grouped(column: pl.Series, min_whole: float = 0.0) -> bool:
     """Return whether points in numbers that were read may separate thousands.
 
-    >>> may_be_grouped(pl.Series([1.234, 17.0])), may_be_grouped(pl.Series([1.234, 17.25]))
+    A share `min_whole` must be whole numbers.
+
+    >>> may_be_grouped(pl.Series([1.234, 17.0])), may_be_grouped(pl.Series([1.234, 17.25]), 0.01)
     (True, False)
     >>> may_be_grouped(pl.Series([1.234, 0.017])), may_be_grouped(pl.Series([1.2345, 17.0]))
     (False, False)
@@ -75,20 +80,7 @@ def may_be_grouped(column: pl.Series) -> bool:
             return False
         if (np.abs(parts * 1000 - np.rint(parts * 1000)) > 1e-6).any():
             return False
-    return bool(len(parts)) and bool(whole.mean() >= MIN_WHOLE)
-
-
-def say_three_decimals(
-    rows: Sequence[Sequence[str]], names: Sequence[str], keys: Container[str], file: str
-) -> None:
-    """Log the first column of ten numbers or more with three decimals each: thousands, perhaps."""
-    whole, grouped = [row for row in rows if len(row) == len(names)], r"[+-]?[1-9]\d{0,2}\.\d{3}"
-    for name, *fields in zip(names, *whole, strict=True):
-        texts = [] if name in keys else [text.strip() for text in fields if text.strip()]
-        if len(texts) >= 10 and all(re.fullmatch(grouped, text) for text in texts):
-            again = Words("pass {decimal:comma} if its points separate thousands")
-            log.info(file, f"decimal points, such as {texts[0]} in column {name!r}; ", again)
-            return
+    return bool(len(parts)) and bool(whole.mean() >= min_whole)
 
 
 def _decide_mark(texts: pl.Series, mark: str) -> Decimal | None:
@@ -105,10 +97,8 @@ def _decide_mark(texts: pl.Series, mark: str) -> Decimal | None:
         return "comma"
     if marked.str.contains(rf"[{mark}].*[{mark}]").any():
         return other
-    whole = texts.str.contains(r"^\s*[+-]?[1-9][0-9]{0,2}\s*$").sum()
-    if whole >= MIN_WHOLE * len(texts) and len(marked) >= MANY_GROUPED:
-        return other
-    return "point" if mark == "." and whole < MIN_WHOLE * len(texts) else None
+    whole = texts.str.contains(_WHOLE).sum()
+    return other if whole >= MIN_WHOLE * len(texts) and len(marked) >= MANY_GROUPED else None
 
 
 def apply(table: Table, mark: Decimal, options: TableOptions) -> Table:
@@ -119,7 +109,12 @@ def apply(table: Table, mark: Decimal, options: TableOptions) -> Table:
     keys = options.keys
     given = ", as given" if options.decimal != "auto" else ""
     log.note(table.origin, "as they are" if table.typed else f"decimal {mark}s{given}")
-    table = use_unit_column(spread_quantities(to_numbers(table, mark, keys), keys), keys)
+    texts = [name for name, _ in _texts_of_numbers(table.columns, keys)]
+    table = to_numbers(table, mark, keys)
+    if options.decimal == "comma" and not any(table[c].dtype.is_numeric() for c in texts):
+        unread = Words("{decimal} is not used", decimal=mark)
+        log.warning(table.origin, "no number is a text here; ", unread)
+    table = use_unit_column(spread_quantities(table, keys), keys)
     values = _values(table, table.times, keys)
     counted_up = [c for c in values if len(table) >= 10 and _counts(table[c])]
     if not counted_up or len(counted_up) == len(values) or options.values is not None:
@@ -134,51 +129,60 @@ def _counts(column: pl.Series) -> bool:
     return column[0] == 1 and column[-1] == len(column) and bool((column.diff()[1:] == 1).all())
 
 
-def decide_decimal(table: Table, decimal: Decimal, keys: Container[str]) -> Decimal:
-    """Return the decimal mark of a table that was read with points, unless it is known.
+def decide_decimal(
+    tables: Sequence[Table], decimal: Decimal, keys: Container[str], remedy: str = ""
+) -> Decimal:
+    """Return the decimal mark of tables that were read with points, unless it is known.
 
-    It is `"comma"` if the texts allow nothing else, else `"point"`; commas that may separate
-    thousands as well are refused, and so are a few such points. Columns of `keys`, of times and
-    ids, hold no values.
+    It is `"comma"` if the texts allow nothing else, else `"point"`; commas and points that may
+    separate thousands as well are refused, with a `remedy` where there is no option. Columns of
+    `keys`, of times and ids, hold no values.
     """
     if decimal != "auto":
         return decimal
-    unclear: dict[Decimal, str] = {}
-    sure = False
-    for name, texts in _texts_of_numbers(table.columns, keys):
-        mark = "," if texts.str.contains(",", literal=True).any() else "."
-        found = _decide_mark(texts, mark)
-        held = texts.filter(texts.str.contains(mark, literal=True)).head(1).to_list()
-        holds = f"column {name!r} holds {held[0]!r}" if held else ""
-        sure |= mark == "," and found == "point" and texts.str.contains(_POINT).all()
-        sure |= texts.str.contains(_SURELY_POINT).any()
-        if found == "comma":
-            what = "decimal commas" if mark == "," else "points separate thousands"
-            other = "they separate thousands" if mark == "," else "they are decimal"
-            again = Words("pass {decimal:point} if {}", other)
-            log.info(table.origin, f"{what}, such as {held[0]!r} in column {name!r}; ", again)
-            return "comma"
-        if found is None:
-            unclear.setdefault("comma" if mark == "," else "point", holds)
+    unclear: dict[Decimal, tuple[Origin, str]] = {}
+    sure = beside = False
+    for table in tables:
+        for name, texts in _texts_of_numbers(table.columns, keys):
+            mark = "," if texts.str.contains(",", literal=True).any() else "."
+            found = _decide_mark(texts, mark)
+            held = texts.filter(texts.str.contains(mark, literal=True)).head(1).to_list()
+            holds = f"column {name!r} holds {held[0]!r}" if held else ""
+            sure |= mark == "," and found == "point" and texts.str.contains(_POINT).all()
+            sure |= texts.str.contains(_SURELY_POINT).any()
+            if found == "comma":
+                what = "decimal commas" if mark == "," else "points separate thousands"
+                other = "they separate thousands" if mark == "," else "they are decimal"
+                again = Words("pass {decimal:point} if {}", other)
+                log.info(table.origin, f"{what}, such as {held[0]!r} in column {name!r}; ", again)
+                return "comma"
+            if mark == "." and found is None and named([name], LONGITUDES | LATITUDES):
+                sure = True
+            elif found is None:
+                own = texts.str.contains(_WHOLE).sum() >= MIN_WHOLE * len(texts)
+                if mark == "," or own or not (table.typed or table.separator == ","):
+                    unclear.setdefault("comma" if mark == "," else "point", (table.origin, holds))
+                    beside |= own
+        if table.origin.texts and not table.as_text:  # Else its numbers are texts.
+            floats = (c for c in table.columns.iter_columns() if c.dtype.is_float())
+            sure |= any((c % 1 > 0).any() and not may_be_grouped(c) for c in floats)
     if not unclear:
         return "point"
-    shown = "; ".join(unclear.values())
+    (origin, _), *_ = unclear.values()
+    shown = "; ".join(holds for _, holds in unclear.values())
     if sure:
         if "comma" in unclear:
-            log.info(table.origin, f"{shown}: commas separate thousands, as others have points")
+            log.info(origin, f"{shown}: commas separate thousands, as others have points")
         return "point"
-    dotted = [c for c in table.names if c in keys and table[c].dtype == pl.String]
+    dotted = (t[c] for t in tables for c in t.names if c in keys and t[c].dtype == pl.String)
     date = r"^\s*\d{1,2}\.\d{1,2}\.\d{2,4}\b"  # Of countries that write decimal commas.
-    if any(table[c].drop_nulls().str.contains(date).any() for c in dotted):
-        log.info(table.origin, f"{shown}: a decimal comma, as dates have points")
+    if (beside or "comma" in unclear) and any(c.str.contains(date).any() for c in dotted):
+        log.info(origin, f"{shown}: a decimal comma, as dates have points")
         return "comma"
-    own = "comma" if "comma" in unclear else "point"
-    raise InputError(
-        f"{table.origin.name}: {shown}: a decimal {own} or a separator of thousands? ",
-        Words("pass {decimal:comma} if it is decimal, {decimal:point} for thousands")
-        if own == "comma"
-        else Words("pass {decimal:point} if it is decimal, {decimal:comma} for thousands"),
-    )
+    one, other = ("comma", "point") if "comma" in unclear else ("point", "comma")
+    both = Words(f"pass {{decimal:{one}}} if it is decimal, {{decimal:{other}}} for thousands")
+    what = f"{shown}: a decimal {one} or a separator of thousands? "
+    raise InputError(f"{origin.name}: {what}", remedy or both)
 
 
 def _texts_of_numbers(table: pl.DataFrame, keys: Container[str]) -> Iterator[tuple[str, pl.Series]]:

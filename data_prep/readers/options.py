@@ -30,6 +30,12 @@ HEAD = "head"
 CHOICES = {"layout": Form, "decimal": Decimal, "clock": Clock, "duplicates": Duplicates}
 """Options with a few values."""
 
+READ_BY = {
+    "object_class": ("measurements", "ves"), "query": ("sqlite",), "records": ("json",),
+    "sheet": ("excel",), "encoding": ("csv",), "no_header": ("csv", "excel"),
+}  # fmt: skip
+"""Options of how a file is written, and the formats that read them."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TableOptions:
@@ -106,7 +112,7 @@ class TableOptions:
     resample: str | None = None
     agg: Aggregate | None = None
     name: str = "value"
-    units: str = "1"
+    units: str | None = None
     time_zone: str | None = None
     clock: Clock = "utc"
     zero_is_missing: bool = False
@@ -147,8 +153,11 @@ class TableOptions:
         return self if named_so else dataclasses.replace(self, cell=FILE)
 
     def _refuse_unread(self) -> None:
-        """Refuse options that nothing reads where events are counted or counters are read."""
+        """Refuse options that nothing reads beside, or without, others."""
         of_events = self.of_events
+        if self.crs is not None and self.sites is None:
+            remedy = Words("only {sites} reads it; give the table of sites, or leave out {crs}")
+            raise InputError(f"no use for crs {self.crs!r}: ", remedy)
         if self.agg == "count" and self.values is not None:
             remedy = Words("leave out {values}, or give {agg:total}", values=self.values)
             raise InputError("agg count reads no values; ", remedy)

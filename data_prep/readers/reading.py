@@ -40,7 +40,7 @@ from data_prep.readers import (
 )
 from data_prep.readers.events import ask_for_events
 from data_prep.readers.formats import Part
-from data_prep.readers.options import Decimal, TableOptions
+from data_prep.readers.options import TableOptions
 from data_prep.readers.origin import Origin
 from data_prep.readers.table import Table, from_pandas, without_nan
 
@@ -69,13 +69,13 @@ def _one_table(raw: Path | pd.DataFrame, options: TableOptions) -> Table:
     files: list[Path] = []
     parts: list[Part] = []
     if isinstance(raw, pd.DataFrame):
+        decode.refuse_unread((), options)
         columns, origin = without_nan(from_pandas(raw)), Origin()
         tables = rows.apply([Table(columns, origin, origin.name, as_text=True)], options)
     else:
         files, parts = open.apply(raw, options)
         tables = rows.apply(decode.apply(parts, options), options)
-    marks = [numbers.decide_decimal(one, options.decimal, options.keys) for one in tables]
-    mark: Decimal = "comma" if "comma" in marks else "point"
+    mark = numbers.decide_decimal(tables, options.decimal, options.keys)
     if mark == "comma" and not all(table.as_text for table in tables):
         options = dataclasses.replace(options, decimal=mark)
         tables = rows.apply(decode.apply(parts, options), options)

@@ -82,7 +82,7 @@ def from_frame(
     """
     options = dataclasses.replace(options or TableOptions(), name=name)
     about = {"title": title, "source": "a pandas DataFrame"}
-    table = Table(units={name: options.units}, about=about)
+    table = Table(units={name: options.units or "1"}, about=about)
     _check_not_empty(*df.shape, table.origin)
     columns = [df.iloc[:, i] for i in range(df.shape[1])]
     cells = cell_ids(df.columns, table.origin)
@@ -165,11 +165,7 @@ class _Rows:
         )
 
     def _repeated(
-        self,
-        repeat: tuple[int, int],
-        times: pd.DatetimeIndex,
-        same: np.ndarray,
-        twice: bool,
+        self, repeat: tuple[int, int], times: pd.DatetimeIndex, same: np.ndarray, twice: bool
     ) -> InputError:
         """Return the error for two rows of one time and cell."""
         (first, second), origin = repeat, self.origin

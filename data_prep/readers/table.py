@@ -35,6 +35,7 @@ class Table:
         labels: texts above the names by their labels, such as Site.
         timed: whether a row of a text or a sheet was recognised by its time.
         as_text: whether its columns are texts, whatever they hold.
+        separator: what separates the fields of a text.
         typed: whether its format gives columns types.
         beside: columns with one value for all times that were across.
         decided: options by name with which a later table is read in the same way.
@@ -53,6 +54,7 @@ class Table:
     labels: Mapping[str, str] = field(default_factory=dict)
     timed: bool = False
     as_text: bool = False
+    separator: str = ""
     typed: bool = False
     beside: Sequence[str] = ()
     decided: Mapping[str, Any] = field(default_factory=dict)

@@ -68,6 +68,9 @@ def read_times(
     refuse_empty(column, "time", origin)
     if types.is_datetime64_any_dtype(column):
         times = pd.DatetimeIndex(column)
+        if time_format:
+            unread = Words("{time_format} is not used", time_format=time_format)
+            log.info(origin, "times are no texts here; ", unread)
     else:
         codes, distinct = pd.factorize(column)
         first = np.zeros(len(distinct), dtype=np.int64)

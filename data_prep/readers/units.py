@@ -42,6 +42,10 @@ _KPI = frozenset({
 """Words in names of what cells measure."""
 
 
+HALF_WIDTH = str.maketrans("（）［］【】％／", "()[][]%/")
+"""Brackets and signs of units as in Chinese texts, and as in others."""
+
+
 def canonical(unit: str) -> str:
     """Return a known unit in its usual spelling; empty if it is not known.
 
@@ -53,7 +57,7 @@ def canonical(unit: str) -> str:
     if bits := re.fullmatch("([KMGT]i?)b|([kKmMgGtT]?i?)b/s", unit):
         prefix = (bits[1] or bits[2]).upper().replace("I", "i")
         return f"{'k' if prefix == 'K' else prefix}bit{'' if bits[1] else '/s'}"
-    return _UNITS.get(unit.lower(), "")
+    return _UNITS.get(unit.lower().translate(HALF_WIDTH), "")
 
 
 def usual(unit: str) -> str:
@@ -122,6 +126,8 @@ def unit_of(name: str) -> str:
 
     >>> unit_of("DL Traffic (GB)"), unit_of("thp_mbps"), unit_of("PRB [%]"), unit_of("Cell (3)")
     ('GB', 'Mbit/s', '%', '')
+    >>> unit_of("下行流量(MB)"), unit_of("上行流量（MB）"), unit_of("利用率【％】")
+    ('MB', 'MB', '%')
     >>> unit_of("31 - 35 mph"), unit_of("Flow > 70 km/h"), unit_of("80+ mph")
     ('', '', '')
     """
@@ -170,6 +176,7 @@ def is_level(name: str, unit: str) -> bool:
 
 
 def _unit_at_end(name: str) -> re.Match[str] | None:
+    name = name.translate(HALF_WIDTH)
     found = re.search(r"[(\[]\s*([^()\[\]]+?)\s*[)\]]\s*$", name)
     if not found and re.search(r"(^|[\s<>≤≥])\d+([.,]\d+)?\s*\+?\s+\S+$", name):
         return None
@@ -184,7 +191,7 @@ def is_service(name: str) -> bool:
 
 
 UNIT_AFTER = (
-    r"^(\s*[+-]?[0-9][0-9.,\s'’]*?(?:[0-9][eE][+-]?[0-9]+)?)\s*(%|[A-Za-z]+(?:/[a-z]+)?)\s*$"
+    r"^(\s*[+-]?[0-9][0-9.,\s'’]*?(?:[0-9][eE][+-]?[0-9]+)?)\s*([%％]|[A-Za-z]+(?:/[a-z]+)?)\s*$"
 )
 """Pattern of a number and a unit after it."""
 

@@ -21,12 +21,7 @@ from data_prep.base.errors import InputError
 from data_prep.base.limits import check_expansion
 from data_prep.cube import CubeReader
 from data_prep.download import Archive, File
-from data_prep.readers.formats.pandas_hdf5 import (
-    check_labels,
-    find_frame,
-    read_index,
-    read_labels,
-)
+from data_prep.readers.formats.pandas_hdf5 import check_labels, find_frame, read_index, read_labels
 from data_prep.readers.hdf5 import NUMBER, check_array, open_hdf5, text_of
 from data_prep.readers.resampling import step_of_multiple
 from data_prep.sets.roads import common

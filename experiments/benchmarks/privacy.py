@@ -20,13 +20,7 @@ from torch import Tensor
 
 from experiments.benchmarks.cells import test_error
 from experiments.benchmarks.disclosure import products_of
-from experiments.benchmarks.frame import (
-    Results,
-    benchmark,
-    hourly_table,
-    listed_numbers,
-    quiet,
-)
+from experiments.benchmarks.frame import Results, benchmark, hourly_table, listed_numbers, quiet
 from experiments.benchmarks.inversion import SPLIT, Found, Victims, closeness, solved, weekly_guess
 from stforecast.bench.tables import markdown
 from stforecast.federated.core.state import generator

@@ -12,13 +12,7 @@ from typing import Any
 from data_prep.base.errors import InputError
 from data_prep.described import Description, facts
 from stforecast.bench.kind import kind_of
-from stforecast.federated.runs.run_folder import (
-    ABOUT,
-    BEGUN,
-    CHECKPOINTS,
-    read_about,
-    read_begun,
-)
+from stforecast.federated.runs.run_folder import ABOUT, BEGUN, CHECKPOINTS, read_about, read_begun
 
 
 def of_run(path: Path) -> Description | None:

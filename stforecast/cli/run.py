@@ -12,13 +12,7 @@ import click
 from data_prep.base.errors import InputError, Stopped, Words, counted, counted_span
 from data_prep.base.progress import doing
 from stforecast.cli import options
-from stforecast.cli.commands import (
-    command,
-    make_list_command,
-    make_plot_group,
-    say_json,
-    say_next,
-)
+from stforecast.cli.commands import command, make_list_command, make_plot_group, say_json, say_next
 from stforecast.cli.lists import LISTS
 from stforecast.forecasting import DEFAULT_METHOD
 from stforecast.plots import PLOTS

@@ -37,13 +37,7 @@ from stforecast.comparison.rows import (
     in_one_client,
     is_pooled,
 )
-from stforecast.comparison.table import (
-    basis,
-    client_errors,
-    comparison_rows,
-    legend,
-    rank_clients,
-)
+from stforecast.comparison.table import basis, client_errors, comparison_rows, legend, rank_clients
 from stforecast.forecasting.results import ForecastRun, data_of, units_of
 from stforecast.metrics import METRICS
 

@@ -11,13 +11,7 @@ from shlex import quote
 
 from data_prep.described import Description, facts
 from stforecast.federated.runs.run_folder import BEGUN, CHECKPOINTS
-from stforecast.flower.standing import (
-    JOURNAL,
-    Standing,
-    read_event_log,
-    read_results,
-    status_text,
-)
+from stforecast.flower.standing import JOURNAL, Standing, read_event_log, read_results, status_text
 
 
 def of_federation(path: Path) -> Description | None:

@@ -23,13 +23,7 @@ from stforecast.data.prepared import PreparedSeries
 from stforecast.data.window_spec import ModelWindow
 from stforecast.data.windows import History
 from stforecast.federated.core.data import ClientData
-from stforecast.federated.core.method import (
-    COHORT,
-    ROWS_ON_CPU,
-    Method,
-    of_clients,
-    predictions_of,
-)
+from stforecast.federated.core.method import COHORT, ROWS_ON_CPU, Method, of_clients, predictions_of
 from stforecast.federated.core.mixed_models import check_shares_no_encoder
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import KIND, State

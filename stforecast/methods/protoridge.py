@@ -51,14 +51,7 @@ from stforecast.federated.core.options import Grid, names_of
 from stforecast.federated.core.state import Clients, Cohort, Participants
 from stforecast.federated.core.tensors import Payload
 from stforecast.federated.core.training import Training
-from stforecast.methods.fedlean import (
-    CHUNK,
-    MAP,
-    FedLean,
-    FedLeanOptions,
-    RelativeInputs,
-    n_linear,
-)
+from stforecast.methods.fedlean import CHUNK, MAP, FedLean, FedLeanOptions, RelativeInputs, n_linear
 
 PROTOTYPES, ROUNDS = "prototypes", "rounds"
 """Names of the upload, and of the number of rounds whose maps the server's is the mean of."""

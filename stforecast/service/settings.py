@@ -19,12 +19,7 @@ from pydantic import NonNegativeFloat, PositiveFloat
 from data_prep.base.errors import choose, reading
 from data_prep.base.files import atomic_path
 from data_prep.base.registry import entries
-from stforecast.federated.core.options import (
-    CheckedOptions,
-    PositiveShare,
-    Probability,
-    distribute,
-)
+from stforecast.federated.core.options import CheckedOptions, PositiveShare, Probability, distribute
 
 FILE = "service.toml"
 """Name of the file in the run's folder."""

@@ -500,7 +500,8 @@ def test_a_last_line_without_an_end_is_read_with_a_notice_unless_it_was_cut(prep
     [
         ("time,a,b\n2024-01-01,1,2\n2024-01-02,1,2\n", {"cell": "a"}, "wide, .*cell"),
         ("time,cell,v\n2024-01-01,a,2\n2024-01-02,a,2\n", {"name": "w"}, "long, .*'w'"),
-        ("time,cell,v\n2024-01-01,a,2\n2024-01-02,a,2\n", {"sheet": "s"}, "only .*Excel"),
+        ("time,cell,v\n2024-01-01,a,2\n2024-01-02,a,2\n", {"crs": "EPSG:25832"}, "crs.*sites"),
+        ("time,a,b\n2024-01-01,1,2\n2024-01-02,1,2\n", {"layout": "cells-above"}, "cells-above"),
     ],
 )
 def test_options_that_a_layout_does_not_read_are_refused(tmp_path, text, options, message):
@@ -508,7 +509,48 @@ def test_options_that_a_layout_does_not_read_are_refused(tmp_path, text, options
     path.write_text(text)
     layout = "wide" if "cell" in options else "long"
     with pytest.raises(InputError, match=message):
-        read(path, layout=layout, **options)
+        read(path, **{"layout": layout, **options})
+
+
+UNREAD = {
+    "object_class": "X", "query": "SELECT 1", "records": "a.b", "sheet": "S", "encoding": "cp1252",
+    "no_header": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("option", UNREAD)
+@pytest.mark.parametrize("ending", [".csv", ".parquet", ".jsonl", ""])
+def test_options_that_a_format_does_not_read_are_refused(tmp_path, ending, option):
+    long = pd.read_csv(io.StringIO(LONG))
+    read_by = {".csv": ["encoding", "no_header"], ".jsonl": ["records"]}
+    path = tmp_path / f"t{ending}"
+    writers = {".csv": "write_csv", ".parquet": "write_parquet", ".jsonl": "write_ndjson"}
+    if ending:
+        getattr(pl.DataFrame({c: long[c].tolist() for c in long}), writers[ending])(path)
+    if option in read_by.get(ending, ()):
+        assert "leave out" not in str(failure(path, option) or "")
+    else:
+        error = failure(path if ending else long, option)
+        assert error.names(option)
+        assert str(error).startswith(path.name if ending else "the DataFrame")
+
+
+def failure(table, option):
+    try:
+        read(table, **{option: UNREAD[option]})
+    except InputError as e:
+        return e
+    return None
+
+
+def test_options_for_texts_are_said_to_be_unread_where_values_are_typed(caplog):
+    caplog.set_level(logging.INFO)
+    typed = pd.read_csv(io.StringIO(LONG), parse_dates=["time"])
+    expected = read(typed)
+    found = read(typed, time_format="dayfirst", decimal="comma")
+    xr.testing.assert_equal(found, expected)
+    assert mentions(caplog.text, "DataFrame", "decimal='comma'")
+    assert mentions(caplog.text, "DataFrame", "time_format='dayfirst'")
 
 
 def test_integers_that_would_be_rounded_are_refused(tmp_path):

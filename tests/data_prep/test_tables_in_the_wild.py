@@ -91,19 +91,49 @@ def test_a_frame_is_told_the_line_of_pandas_that_converts_its_times():
         from_frame(frame)
 
 
-@pytest.mark.parametrize(
-    ("sep", "digits", "said"), [(";", 3, True), (",", 3, False), (";", 2, False)]
-)
-def test_three_decimals_throughout_may_be_thousands(table, caplog, sep, digits, said):
+@pytest.mark.parametrize("n", [2, 120])
+@pytest.mark.parametrize(("sep", "asked"), [(";", True), ("\t", True), (",", False)])
+def test_three_decimals_throughout_may_be_thousands(table, sep, n, asked):
     """Such as the vehicles of a day in a country whose points separate thousands."""
-    days = pd.date_range("2024-01-01", periods=12, freq="D")
-    path = table(
-        {"time": days, "cell": "a", "v": [f"{12 + i / 7:.{digits}f}" for i in range(12)]}, sep=sep
-    )
-    assert read(path)["v"].values[0, 0] == 12.0
-    assert (mentions(caplog.text, "points", "12.000 in column 'v'")) == said
-    if said:
-        assert read(path, decimal="comma")["v"].values[0, 0] == 12000.0
+    days = pd.date_range("2024-01-01", periods=n, freq="D")
+    path = table({"time": days, "cell": "a", "v": [f"{12 + i / 7:.3f}" for i in range(n)]}, sep=sep)
+    if asked:
+        message = refusal(path)
+        assert mentions(message, "my.csv", "'v'", "'12.000'", "--decimal point", "--decimal comma")
+        assert read(path, decimal="comma")["v"].values[:2, 0].tolist() == [12000, 12143]
+    found = read(path, decimal="point" if asked else "auto")
+    assert found["v"].values[:2, 0].tolist() == [12, 12.143]
+
+
+@pytest.mark.parametrize(
+    ("other", "value"),
+    [("w", "7.5"), ("w", "0.125"), ("w", "1234.125"), ("w", "7.1250"), ("lat", "45.464")],
+)
+def test_another_number_of_digits_tells_that_points_are_decimal(table, other, value):
+    columns = {"time": HOURS[:2], "cell": "a", "v": ["1.234", "5.678"], other: value}
+    ds = read(table(columns, sep=";"))
+    assert ds["v"].values.tolist() == [[1.234], [5.678]]
+
+
+@pytest.mark.parametrize(("later", "size"), [("7.5", 1), ("7,5", 1000), ("0.125", 1)])
+def test_a_decimal_mark_that_one_file_leaves_open_is_that_of_another(tmp_path, later, size):
+    for day, texts in enumerate((["1.234", "5.678"], [later, later]), 1):
+        rows = "".join(f"2024-03-0{day} 0{hour}:00;a;{v}\n" for hour, v in enumerate(texts))
+        (tmp_path / f"d{day}.csv").write_text(f"time;cell;v\n{rows}")
+    found = read(tmp_path, allow_gaps=True)["v"].values[:, 0]
+    assert found[:2].tolist() == [1.234 * size, 5.678 * size]
+    assert found[-1] == float(later.replace(",", "."))
+
+
+def test_points_of_sites_that_may_separate_thousands_have_no_option(tmp_path, table):
+    path = table({"time": HOURS[:2], "cell": "a", "v": 1.5})
+    sites = tmp_path / "sites.csv"
+    sites.write_text("cell;users\na;1.234\nb;2.345\n")
+    message = refusal(path, sites=str(sites))
+    assert mentions(message, "sites.csv", "'users'", "'1.234'")
+    assert "--decimal" not in message
+    sites.write_text("cell;users\na;1234\nb;2345\n")
+    assert read(path, sites=str(sites))["users"].values.tolist() == [1234]
 
 
 @pytest.mark.parametrize("scale", [1, 1000])
@@ -122,8 +152,6 @@ def test_commas_that_may_separate_thousands_need_the_option(table):
     assert mentions(message, "'a' holds '1,234':", "comma")
     assert read(path, decimal="comma")["value"].values.tolist() == [[1.234], [5.678]]
     assert read(path, decimal="point")["value"].values.tolist() == [[1234.0], [5678.0]]
-    path = table({"time": HOURS[:2], "a": ["1.234", "5.678"]}, sep=";")
-    assert read(path, decimal="comma")["value"].values.tolist() == [[1234.0], [5678.0]]
     path = table({"time": HOURS[:3], "a": ["1,5", "2,5", "x"]}, sep=";")
     assert "column 'a' holds '1,5', which has a decimal comma" in refusal(path)
     df = pd.DataFrame({"time": HOURS[:2], "cell": 1, "a": ["0,5", "1,5"]})

@@ -60,6 +60,59 @@ def test_values_are_converted_to_given_units(tmp_path, shape):
     assert "leave out --units" in refused.value.typed
 
 
+@pytest.mark.parametrize("name", ["load (MB)", "PRB (%)", "load（MB）", "负荷（％）"])
+def test_a_unit_of_1_is_refused_where_the_table_has_another(tmp_path, name):
+    path = save(tmp_path / "a.csv", **{name: VALUES})
+    (unit,) = {v.attrs["units"] for v in read(path, layout="services").data_vars.values()}
+    assert unit == ("MB" if "MB" in name else "%")
+    for layout in ("services", "wide"):
+        with pytest.raises(InputError, match=rf"a\.csv: .*{unit}, .* to 1") as refused:
+            read(path, layout=layout, units="1")
+        assert "leave out --units 1" in refused.value.typed
+    bare = save(tmp_path / "b.csv", load=VALUES)
+    assert read(bare, layout="wide", units="1")["value"].attrs["units"] == "1"
+
+
+@pytest.mark.parametrize("form", ["流量({})", "流量 ({})", "流量（{}）", "流量[{}]", "流量［{}］"])
+def test_units_in_brackets_of_any_width_are_taken_and_dropped_alike(tmp_path, form):
+    path = save(tmp_path / "a.csv", cell="a", **{form.format("MB"): VALUES})
+    found = read(path, units="GB")
+    assert {name: v.attrs["units"] for name, v in found.data_vars.items()} == {"流量 (GB)": "GB"}
+    np.testing.assert_allclose(found["流量 (GB)"].to_numpy().ravel(), VALUES / 1000)
+    path = save(tmp_path / "b.csv", cell="a", **{form.format("Mbit/s"): VALUES})
+    assert read(path)["流量"].attrs["units"] == "Mbit/s"
+
+
+def test_units_in_a_row_of_their_own_and_after_numbers_may_have_wide_signs(tmp_path):
+    path = tmp_path / "a.csv"
+    rows = "".join(f"{t},a,{v},{v}％\n" for t, v in zip(TIMES, VALUES, strict=True))
+    path.write_text(f"time,cell,load,PRB\n,,（MB）,\n{rows}")
+    found = read(path)
+    assert {name: v.attrs["units"] for name, v in found.data_vars.items()} == {
+        "load": "MB", "PRB": "%"}  # fmt: skip
+
+
+def test_a_code_is_named_whatever_the_brackets_of_its_unit(tmp_path):
+    names = tmp_path / "names.csv"
+    names.write_text("code,name\n1526,Traffic\n")
+    for column in ("1526(MB)", "1526 (MB)", "1526（MB）"):
+        path = save(tmp_path / "a.csv", cell="a", **{column: VALUES})
+        assert read(path, names=str(names), units="GB")["Traffic (GB)"][0, 0] == 0.001
+
+
+def test_a_unit_of_1_that_earlier_cubes_noted_was_not_given(tmp_path):
+    path = save(tmp_path / "a.csv", **{"load (MB)": VALUES, "PRB (%)": VALUES})
+    first = preparation_of(read(path, layout="services"))
+    assert "units" not in first["options"]
+    first["options"]["units"] = "1"
+    assert open_again(path, first)["PRB (%)"].attrs["units"] == "%"
+
+
+def test_percents_of_cells_keep_their_unit(tmp_path):
+    path = save(tmp_path / "a.csv", **{"A (%)": VALUES, "B (%)": VALUES, "C (%)": VALUES})
+    assert read(path, layout="wide")["value"].attrs["units"] == "%"
+
+
 def test_a_later_delivery_is_read_in_the_unit_of_the_first(tmp_path):
     first = read(save(tmp_path / "a.csv", **written("text")), layout="services")
     later = save(tmp_path / "b.csv", load=[f"{v / 1000} GB" for v in VALUES])

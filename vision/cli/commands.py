@@ -19,14 +19,7 @@ from stforecast.cli.commands import (
     to_json,
 )
 from stforecast.cli.federate import NODES, shared_settings, with_server, write_federation
-from stforecast.cli.lists import (
-    Names,
-    documented,
-    method_rows,
-    names_of,
-    summaries,
-    titles,
-)
+from stforecast.cli.lists import Names, documented, method_rows, names_of, summaries, titles
 from vision.plots import PLOTS
 
 if TYPE_CHECKING:

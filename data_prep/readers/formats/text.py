@@ -41,10 +41,7 @@ from data_prep.readers.head import (
     usual_width,
     without_empty,
 )
-from data_prep.readers.numbers import (
-    may_be_grouped,
-    say_three_decimals,
-)
+from data_prep.readers.numbers import MIN_WHOLE, may_be_grouped
 from data_prep.readers.options import TableOptions
 from data_prep.readers.origin import Origin, StepLog
 from data_prep.readers.table import Table
@@ -178,9 +175,9 @@ def _read(path: Path, content: bytes | None, keys: Container[str], options: Tabl
     as_text = options.decimal == "comma" or any(has_comma(f) for row in rows for f in row)
     table = body.parse(content, keys, as_text)
     if not as_text and options.decimal == "auto":
-        if separator == ";":
-            say_three_decimals(rows[head.rows :], names, keys, path.name)
-        if any(map(may_be_grouped, table.iter_columns())):
+        # Where commas separate fields, points rarely separate thousands.
+        least = MIN_WHOLE if separator == "," else 0.0
+        if any(may_be_grouped(c, least) for c in table.iter_columns() if c.name not in keys):
             as_text, table = True, body.parse(content, keys, as_text=True)
     kept = None
     if lacking:
@@ -200,6 +197,7 @@ def _read(path: Path, content: bytes | None, keys: Container[str], options: Tabl
         labels=head.labels,
         timed=head.timed,
         as_text=as_text,
+        separator=separator,
     )
 
 

@@ -49,13 +49,7 @@ from torch import Tensor
 from stforecast.federated.core.declared import Attacked, Upload
 from stforecast.federated.core.options import CheckedOptions
 from stforecast.federated.core.state import Clients, Cohort, Participants, ServerState
-from stforecast.federated.core.tensors import (
-    Batch,
-    Params,
-    Payload,
-    linear_term,
-    without_prefix,
-)
+from stforecast.federated.core.tensors import Batch, Params, Payload, linear_term, without_prefix
 from stforecast.federated.methods.fedavg import FedAvg
 from stforecast.federated.uploads.robust import RULES
 

@@ -60,12 +60,7 @@ from stforecast.federated.nodes.messages import (
     with_uploads,
 )
 from stforecast.federated.nodes.node_sums import NodeSums, check_uploads
-from stforecast.federated.nodes.reported import (
-    Reported,
-    bounded_mean,
-    bounded_nodes,
-    most_improved,
-)
+from stforecast.federated.nodes.reported import Reported, bounded_mean, bounded_nodes, most_improved
 from stforecast.federated.nodes.run_settings import Refits
 from stforecast.federated.nodes.secure_sum import FEWEST, SumLost, check_advert, check_finish_advert
 from stforecast.federated.nodes.summing import adds_up, rows_of

@@ -22,13 +22,7 @@ from stforecast.federated.core.method import Method
 from stforecast.federated.core.tensors import Like, Payload
 from stforecast.federated.nodes.masker import ERRORS, FIELDS, METRICS, NUMBERS, UPLOAD
 from stforecast.federated.nodes.membership import Membership, event
-from stforecast.federated.nodes.messages import (
-    ALLOWED,
-    FEW_CELLS_FOUND,
-    Answer,
-    Finished,
-    Link,
-)
+from stforecast.federated.nodes.messages import ALLOWED, FEW_CELLS_FOUND, Answer, Finished, Link
 from stforecast.federated.nodes.secure_sum import SecureSum, SumLost
 from stforecast.federated.nodes.summing import means_of, rows_of
 from stforecast.federated.uploads.masking import SecureSums, Shapes
