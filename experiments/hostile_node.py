@@ -63,12 +63,6 @@ def _poisoned(asked: Any, honest: Any) -> dict[str, Any]:
     return {"payload": payload}
 
 
-def _forged(asked: Any, honest: Any) -> dict[str, Any]:
-    """Praise the first round and blame all others, in the name of very many samples."""
-    score = (0.0 if asked.about["round"] == 1 else HUGE**2, HUGE)
-    return {"about": {**honest.about, "score": score, "loss": HUGE, "task_loss": HUGE}}
-
-
 LIES: Mapping[str, Callable[[Any, Any], dict[str, Any]]] = {
     "random": _random,
     "sign-flipped": _values(lambda t: -t),
@@ -76,7 +70,14 @@ LIES: Mapping[str, Callable[[Any, Any], dict[str, Any]]] = {
     "prototype-poisoned": _poisoned,
     "not-finite": _values(lambda t: t * float("nan")),
     "oversized": _values(lambda t: t.repeat(100, *[1] * (t.ndim - 1))),
-    "score-forging": _forged,
+    "score-forging": lambda asked, honest: {  # Only the first round is good, by many samples.
+        "about": {
+            **honest.about,
+            "score": (0.0 if asked.about["round"] == 1 else HUGE**2, HUGE),
+            "loss": HUGE,
+            "task_loss": HUGE,
+        }
+    },
     "huge": _values(lambda t: -1e3 * t),
     "foreign": lambda asked, honest: {"about": {**honest.about, "ids": [0]}},
 }

@@ -146,16 +146,16 @@ def _is_like(row: Sequence[str], data: Sequence[str]) -> bool:
     return timed and sum(map(bool, row)) > len(at)
 
 
-def _goes_on(rows: Sequence[Sequence[str]], width: int) -> bool:
-    """Return whether the next row that is not empty may be one of data, as after no title."""
-    return is_data(next((row for row in rows if any(f.strip() for f in row)), []), width)
-
-
 def find_head(rows: Sequence[Sequence[str]], name: str, unit: str) -> Head:
     """Return what stands above the data in the first rows of a table."""
     width, _ = usual_width(rows)
     data = [i for i, row in enumerate(rows) if is_data(row, width)]
-    alone = [i for i in data if sum(map(bool, rows[i])) == 1 and not _goes_on(rows[i + 1 :], width)]
+    alone = []  # Titles, as no data follow.
+    for i in data:
+        if sum(map(bool, rows[i])) == 1:
+            following = next((row for row in rows[i + 1 :] if any(f.strip() for f in row)), [])
+            if not is_data(following, width):
+                alone.append(i)
     first = next((i for i in data if i not in alone), next(iter(data), None))
     while first and _is_like(rows[first - 1], rows[first]):  # It has no value.
         first -= 1

@@ -48,7 +48,10 @@ def apply(tables: Sequence[Table], name: str, options: TableOptions) -> Table:
     n_common = sum(map(len, sets)) - n_different
     if 2 * n_common <= min(map(len, sets)):
         return _stacked(tables, name)
-    rows = _below(_in_common_units(tables)).unique()
+    named = {column for one in tables for column in one.units}
+    common = {c: common_unit([one.units.get(c, "") for one in tables]) for c in named}
+    units = {c: unit for c, unit in common.items() if unit}
+    rows = _below([_in_units(one, units) for one in tables]).unique()
     n_others = len(rows) - len(rows.select(keys).unique())
     if not n_others:
         return _stacked(tables, name)
@@ -241,13 +244,6 @@ def _units_of(tables: Sequence[Table], name: str) -> dict[str, str]:
             found = some(sorted(set(own.values())), 6)
             log.warning(name, f"column {column!r} is in {found}; converted to {common}")
     return units
-
-
-def _in_common_units(tables: Sequence[Table]) -> list[pl.DataFrame]:
-    """Return the columns of tables, in one unit where their units convert to one."""
-    named = {column for one in tables for column in one.units}
-    common = {c: common_unit([one.units.get(c, "") for one in tables]) for c in named}
-    return [_in_units(one, {c: unit for c, unit in common.items() if unit}) for one in tables]
 
 
 def _in_units(one: Table, units: Mapping[str, str]) -> pl.DataFrame:

@@ -202,11 +202,13 @@ class Killed:
         app = write_app(out / "app", run_settings(out, self.settings))
         self.flower.run(app)
         seen, end, killed = 0, time.monotonic() + 3600, math.inf
+        # All clients are connected when a server has gathered them, and when the last node joins.
+        event, n_first = ("gathered", 1) if target == "server" else ("joined", len(SHARES))
         while not (out / "federation.json").exists():
             if time.monotonic() > end:
                 raise InputError(f"the run takes too long; see {out} and {self.flower.folder}")
             time.sleep(0.2)
-            if _times_complete(out, target) <= seen:
+            if len(events_of(out, event)) < n_first + seen:
                 continue
             seen += 1
             if killed < math.inf:
@@ -235,13 +237,6 @@ class Killed:
             self.flower.run(app)
         else:
             self.flower.kill_supernode(target)
-
-
-def _times_complete(out: Path, target: str) -> int:
-    """Return how often all clients were connected: at each start of a server, or of nodes."""
-    if target == "server":
-        return len(events_of(out, "gathered"))
-    return max(0, len(events_of(out, "joined")) - len(SHARES) + 1)
 
 
 def run_settings(out: Path, settings: dict[str, Any]) -> RunSettings:

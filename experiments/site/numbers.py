@@ -20,7 +20,7 @@ from experiments.site.forecasts import (
 )
 from experiments.site.images import claims_counted
 from experiments.site.measured import RESULTS, of_page
-from experiments.site.tables import Column, columns_of
+from experiments.site.tables import columns_of
 
 CLAIMS = {
     "fedta": ("fedta", "fedta_table1", "fedta_office", "fedta_with_prompts"),
@@ -65,7 +65,11 @@ def computed() -> Iterator[tuple[str, str]]:
     found = of_page("default", "who_wins*")
     for name, (_, skill) in zip(found, skills(found).iterrows(), strict=True):
         yield from ((f"{name}.skill.{method}", f"{of:.0f}") for method, of in skill.items())
-    yield from _seeds(columns_of(of_page("default", "seeds*")))
+    rows = [column.rows["fedlean"] for column in columns_of(of_page("default", "seeds*"))]
+    changes = [100 * row["MSE_sd"] / row["MSE"] for row in rows]
+    yield "seeds.parts", f"{len(changes)}"
+    yield "seeds.mean", f"{mean(changes):.1f}"
+    yield "seeds.most", f"{max(changes):.1f}"
     yield from _milan()
     above = above_its_experts()
     yield "short.parts", f"{len(above)}"
@@ -74,14 +78,6 @@ def computed() -> Iterator[tuple[str, str]]:
     for name, (page, *benchmarks) in CLAIMS.items():
         for answer, n in claims_counted(of_page(page, *benchmarks)).items():
             yield f"{name}.{answer}", f"{n}"
-
-
-def _seeds(columns: list[Column]) -> Iterator[tuple[str, str]]:
-    rows = [column.rows["fedlean"] for column in columns]
-    changes = [100 * row["MSE_sd"] / row["MSE"] for row in rows]
-    yield "seeds.parts", f"{len(changes)}"
-    yield "seeds.mean", f"{mean(changes):.1f}"
-    yield "seeds.most", f"{max(changes):.1f}"
 
 
 def _milan() -> Iterator[tuple[str, str]]:

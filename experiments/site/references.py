@@ -172,7 +172,13 @@ def _sent(
     training: Training,
 ) -> dict[str, str]:
     """Return the row of a method, after two rounds."""
-    options = method.Options(**_short(method.Options))
+    # One step suffices where a method does many, as none sends anything.
+    many = [
+        f.name
+        for f in dataclasses.fields(method.Options)
+        if f.name.endswith(("_steps", "server_epochs"))
+    ]
+    options = method.Options(**dict.fromkeys(many, 1))
     made = method(Population(build), task, training, options)
     up, down = set[str](), set[str]()
 
@@ -194,12 +200,6 @@ def _sent(
         "sums suffice": {"none": "no"}.get(method.sends.sums, "yes") if up else "-",
         "needs": ", ".join(method.needs.data) or "-",
     }
-
-
-def _short(options: type) -> dict[str, int]:
-    """Return one step for whatever a method does many steps of, which sends nothing."""
-    names = [f.name for f in dataclasses.fields(options)]
-    return {name: 1 for name in names if name.endswith(("_steps", "server_epochs"))}
 
 
 def parts(names: Collection[str]) -> str:

@@ -37,10 +37,10 @@ class Step(NamedTuple):
 def steps(page: str) -> Iterator[Step]:
     """Run the blocks of a page in the working folder, and yield what each `text` block shows."""
     names: dict[str, Any] = {}
-    do: dict[str, Callable[[str], None]] = {
+    do: dict[str, Callable[[str], object]] = {
         "sh": _commands,
         "python": lambda code: exec(code, names),
-        "toml": _save,
+        "toml": lambda text: Path(text.partition("\n")[0].lstrip("# ")).write_text(text),
     }
     printed = ""
     for language, text in BLOCK.findall(page):
@@ -85,11 +85,6 @@ def _commands(text: str) -> None:
             raise RuntimeError(f"{line}: {message or 'was not refused'}")
         if code:
             click.echo(message)
-
-
-def _save(text: str) -> None:
-    name = text.partition("\n")[0].lstrip("# ")
-    Path(name).write_text(text)
 
 
 def _shortened(step: Step) -> str:

@@ -132,10 +132,6 @@ def names_of(
     return lambda: [NameTable(headers, rows(pkgutil.resolve_name(registry)), note)]
 
 
-def _data_sets(known: Names) -> list[list[str]]:
-    return [[n, title(m.__doc__), "yes" if m.SOURCES else "no"] for n, m in known.items()]
-
-
 def _sections(known: Names) -> list[list[str]]:
     from stforecast.report.sections import needs
 
@@ -150,7 +146,11 @@ def _partitions(known: Names) -> list[list[str]]:
 
 LISTS: dict[str, Callable[[], list[NameTable]]] = {
     "methods": methods_list,
-    "data": names_of("data_prep:DATA_SETS", ["data set", "what it is", "download"], _data_sets),
+    "data": names_of(
+        "data_prep:DATA_SETS",
+        ["data set", "what it is", "download"],
+        lambda sets: [[n, title(s.__doc__), "yes" if s.SOURCES else "no"] for n, s in sets.items()],
+    ),
     "formats": formats_list,
     "models": names_of("stforecast.models:MODELS", ["model", "what it is"], summaries),
     "metrics": metrics_list,

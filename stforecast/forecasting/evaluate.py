@@ -693,7 +693,11 @@ def forecasts_dataset(
         name = "y_hat" if evaluation is chosen else _name_of(selection)
         of_name = about.setdefault(name, {**units, "long_name": f"forecast, {selection}"})
         of_name["selection"] = ", ".join(filter(None, [of_name.get("selection"), selection]))
-    about |= {name: {**units, **_bound(name, config)} for name in found if name not in about}
+    for name in found:
+        if name not in about:  # `lower`, or `upper_50`
+            side, _, percent = name.partition("_")
+            coverage = float(percent) / 100 if percent else config.coverage
+            about[name] = {**units, "long_name": LONG_NAMES[side], "coverage": coverage}
     dims = ("cell", "time", "horizon")
     scale = chosen.scale
     by_cell = {} if scale is None else {"seasonal_mae": scale.mae, "seasonal_rmse": scale.rmse}
@@ -729,13 +733,6 @@ def _naive(evaluation: Evaluation) -> dict[str, Any]:
         last = "last known value of the same time of"
         of_span = {DAY: f"{last} day", WEEK: f"{last} the week"}
     return {"long_name": of_span.get(span, "last value"), "season_steps": season}
-
-
-def _bound(name: str, config: Config) -> dict[str, Any]:
-    """Describe a variable such as `lower` or `upper_50`."""
-    side, _, percent = name.partition("_")
-    coverage = float(percent) / 100 if percent else config.coverage
-    return {"long_name": LONG_NAMES[side], "coverage": coverage}
 
 
 LONG_NAMES = {"y": "observed", "y_hat": "forecast", "lower": "lower bound", "upper": "upper bound"}

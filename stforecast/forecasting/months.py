@@ -309,7 +309,10 @@ def _forecast(x: np.ndarray, ahead: int, coverage: float, *, has_trend: bool) ->
         found = [errors(h, parts) for h in range(1, tested + 1)]
         if not has_trend:  # The growth of the history is no error of a given one.
             found = [of_lead - np.nanmedian(of_lead) for of_lead in found]
-        scale = _scale(np.concatenate(found[:4]))
+        first = np.concatenate(found[:4])
+        known, total = np.isfinite(first).sum(axis=0), np.nansum(np.abs(first), axis=0)
+        # The mean size of a label's errors, and of twelve errors of all labels.
+        scale = (total + 12 * total.sum() / max(1, known.sum())) / (known + 12) + 1e-9
         paths = _paths([of_lead / scale for of_lead in found], ahead, coverage)
     newest = slice(n - 1, n)
     centre = np.concatenate([forecast(newest, h, parts) for h in range(1, ahead + 1)])
@@ -356,12 +359,6 @@ def _seasons(x: np.ndarray, levels: np.ndarray, ahead: int) -> np.ndarray:
             total[now, lead - 1] += np.nan_to_num(median)
             n_years[now, lead - 1] += np.isfinite(median)
     return total / (n_years + 1)
-
-
-def _scale(errors: np.ndarray) -> np.ndarray:
-    """Return the mean size `(labels,)` of errors of a label, with twelve errors of all labels."""
-    n, total = np.isfinite(errors).sum(axis=0), np.nansum(np.abs(errors), axis=0)
-    return (total + 12 * total.sum() / max(1, n.sum())) / (n + 12) + 1e-9
 
 
 def _paths(errors: list[np.ndarray], ahead: int, coverage: float) -> np.ndarray:

@@ -161,7 +161,10 @@ class Loaded:
         }
         cells, rows = {}, {}
         for i, cell in enumerate(map(str, found.forecast.columns)):
-            values = {n: [_plain(v) for v in t.iloc[:, i]] for n, t in tables.items()}
+            values = {
+                n: [in_digits(v) if math.isfinite(v) else None for v in t.iloc[:, i]]
+                for n, t in tables.items()
+            }
             cells[cell] = json.dumps(values, separators=(",", ":"))
             name = inert(cell)
             name = f'"{name.replace(chr(34), chr(34) * 2)}"' if set(name) & set(',"\n\r') else name
@@ -173,10 +176,6 @@ class Loaded:
         names = [found.forecast.attrs["service"], *list(tables)[1:]]
         head = json.dumps(about, separators=(",", ":"))[:-1]
         return Texts(head, cells, rows, ",".join(["time", "cell", *names]) + "\n")
-
-
-def _plain(value: float) -> float | None:
-    return in_digits(value) if math.isfinite(value) else None
 
 
 class ForecastService:

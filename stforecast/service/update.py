@@ -175,7 +175,10 @@ def update(
         model = forecaster.model_
         state = folder.read_state(before) if before else folder.state_before(opened)
         records = open_again(new, model.preparation) if model.preparation else open_cube(new)
-        given, records = records, _multiplied(records, state, times)
+        given = records
+        if times != 1.0 and state.service in records:
+            values = records[state.service]
+            records = records.assign({state.service: (values * times).assign_attrs(values.attrs)})
         delivery, of_run = (records, str(new), present), tested(opened)
         if not accept and (doubt := _doubt(forecaster, of_run, state, delivery, events)):
             doubt, delivery = dataclasses.replace(doubt, times=times), (given, str(new), present)
@@ -245,14 +248,6 @@ def _write(
             forecaster.save(part / "model")
         folder.write_state(state, part)
         write_csv(long_table(updated.forecast, updated.interval), part / "forecast.csv")
-
-
-def _multiplied(records: xr.Dataset, state: ServiceState, times: float) -> xr.Dataset:
-    """Return records with the values of what is forecast multiplied."""
-    if times == 1.0 or state.service not in records:
-        return records
-    values = records[state.service]
-    return records.assign({state.service: (values * times).assign_attrs(values.attrs)})
 
 
 def _doubt(

@@ -83,10 +83,11 @@ class FedTATasks(Streamer):
                 for label in classes:
                     places_of[label].append((stage, client))
         for label, places in sorted(places_of.items()):
-            own, official = (
-                _shuffled((images.labels == label) & (images.is_test == part), rng)[:shots]
-                for part, shots in ((False, self.train_shots), (True, self.test_shots))
-            )
+            drawn = []
+            for part, shots in ((False, self.train_shots), (True, self.test_shots)):
+                ids = ((images.labels == label) & (images.is_test == part)).nonzero()[:, 0]
+                drawn.append(ids[torch.randperm(len(ids), generator=rng)][:shots])
+            own, official = drawn
             if not len(official):
                 raise InputError(
                     f"class {images.class_names[label]} of {images.name} has no test images; add "
@@ -142,9 +143,3 @@ class FedTATasks(Streamer):
             f"an image and a share of at least {self.min_share:g}; ",
             Words("use a larger {concentration}, a smaller {min_share} or fewer {clients}"),
         )
-
-
-def _shuffled(members: Tensor, rng: torch.Generator) -> Tensor:
-    """Return the ids of members in random order."""
-    ids = members.nonzero()[:, 0]
-    return ids[torch.randperm(len(ids), generator=rng)]
