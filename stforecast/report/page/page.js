@@ -240,9 +240,9 @@ const PRINTED = 680;
 function forPrint(shown, drawAll) {
   const plots = () => [...document.querySelectorAll(".js-plotly-plot")];
   const printed = (plot) => {
-    const width = plot.closest(".charts") ? PRINTED / 2 - 25 : PRINTED;
+    const [width, high] = plot.closest(".charts") ? [PRINTED / 2 - 25, 240] : [PRINTED, 300];
     const ticks = plot.layout.xaxis.type === "date" ? { "xaxis.nticks": Math.floor(width / 110) } : {};
-    return { width, height: plot.classList.contains("low") ? 220 : 300, ...ticks };
+    return { width, height: plot.classList.contains("low") ? 220 : high, ...ticks };
   };
   let [theme, closed] = ["", []];
   addEventListener("beforeprint", () => {

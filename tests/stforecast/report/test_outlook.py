@@ -227,6 +227,14 @@ def test_on_paper_nothing_is_cut_and_the_colours_stay(browser, page):
     bar = "getComputedStyle(document.querySelector('.legend .bar')).printColorAdjust"
     assert browser.run(bar) == "exact"
     assert browser.run("document.documentElement.dataset.theme") == "light"
+    # As on a page with many cells, whose map comes before the table.
+    first = "document.querySelector('.plan {}')"
+    browser.run(f"{first.format('.of-cell')}.append({first.format('.map')})")
+    top, bottom = (
+        browser.run(f"{first.format(of)}.getBoundingClientRect().{side}")
+        for of, side in ((".map", "top"), ("table", "bottom"))
+    )
+    assert top >= bottom
     browser.run("dispatchEvent(new Event('afterprint'))")
     browser.ask("Emulation.setEmulatedMedia", media="")
     assert browser.run("document.documentElement.dataset.theme") == "dark"
