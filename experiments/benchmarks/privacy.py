@@ -27,7 +27,14 @@ from experiments.benchmarks.frame import (
     listed_numbers,
     quiet,
 )
-from experiments.benchmarks.inversion import SPLIT, Found, Victims, closeness, solved, weekly_guess
+from experiments.benchmarks.inversion import (
+    SPLIT,
+    Recovered,
+    Victims,
+    closeness,
+    solved,
+    weekly_guess,
+)
 from stforecast.bench.tables import markdown
 from stforecast.federated.core.state import generator
 from stforecast.federated.uploads.masking import SecureSums
@@ -132,7 +139,7 @@ def attacked(victims: Victims) -> Iterator[dict[str, Any]]:
         yield {**about, "within .1": near, "guess within .1": guess}
 
 
-def attack(victims: Victims, std: float) -> Found:
+def attack(victims: Victims, std: float) -> Recovered:
     """Solve for the mean reading, given a sum of clipped uploads with noise of this deviation.
 
     The attacker weighs each equation by its noise, which it knows.
@@ -157,7 +164,7 @@ def attack(victims: Victims, std: float) -> Found:
     rows = float((guess - whole).std()) / torch.cat([noise.repeat(len(products.linear)), noise[:1]])
     values = torch.cat([products.linear.flatten(), torch.zeros(1)]) / len(cells)
     found = solved(rows[:, None] * products.equations, (rows * values)[:, None], guess, 1.0)
-    return Found(found, whole, guess)
+    return Recovered(found, whole, guess)
 
 
 def privacy_table(rows: pd.DataFrame) -> str:
