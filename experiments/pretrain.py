@@ -25,7 +25,7 @@ from scipy.signal import lfilter
 from torch.nn.functional import huber_loss
 from tqdm import tqdm
 
-from stforecast.baselines.pretrained import WEIGHTS, Network, Past, WallClock
+from stforecast.baselines.pretrained import WEIGHTS, Past, Perceptron, WallClock
 from stforecast.data.clock import Calendar
 
 STEPS_OF_DAY = {12: 1, 24: 6, 48: 2, 72: 1, 96: 2, 144: 3, 288: 2}
@@ -44,7 +44,7 @@ RATE = 2e-3
 """Largest learning rate, after a tenth of the steps."""
 
 
-class Draw:
+class CellDraws:
     """Random numbers of cells, each `(cells, 1)`."""
 
     def __init__(self, rng: np.random.Generator, n_cells: int) -> None:
@@ -75,7 +75,7 @@ def traffic(
     rng: np.random.Generator, day: int, n_cells: int = CELLS, days: int = DAYS
 ) -> np.ndarray:
     """Draw series of cells, `(steps, cells)`, z-scored; they begin on a Monday at midnight."""
-    draw, steps = Draw(rng, n_cells), day * days
+    draw, steps = CellDraws(rng, n_cells), day * days
     week = weekly_profile(draw, day)
     log = np.log(np.tile(week, (1, days // 7)) + 1e-4)
     of_days = draw.size(0.1, 0.6) * draw.normal(days)
@@ -95,7 +95,7 @@ def traffic(
     return ((level - np.nanmean(level, axis=1, keepdims=True)) / np.maximum(spread, 1e-6)).T
 
 
-def weekly_profile(draw: Draw, day: int) -> np.ndarray:
+def weekly_profile(draw: CellDraws, day: int) -> np.ndarray:
     """Return the mean activity at each step of a week, `(cells, 7 day)`, the largest about 1."""
     work, leisure, late = (bumps(draw, day, *span) for span in ((6, 24), (8, 27), (14, 28)))
     friday = work + 0.3 * draw.happens(0.4) * late
@@ -109,7 +109,7 @@ def weekly_profile(draw: Draw, day: int) -> np.ndarray:
     return floor + (1 - floor) * np.concatenate(days, axis=1)
 
 
-def bumps(draw: Draw, day: int, first: float, last: float) -> np.ndarray:
+def bumps(draw: CellDraws, day: int, first: float, last: float) -> np.ndarray:
     """Return a day's profile of one to five bumps between two hours, `(cells, day)`, up to 1."""
     hours = (np.arange(day) + 0.5) / day * 24
     total = np.zeros((draw.n, day))
@@ -120,7 +120,7 @@ def bumps(draw: Draw, day: int, first: float, last: float) -> np.ndarray:
     return total / (total.max(axis=1, keepdims=True) + 1e-9)
 
 
-def ar1(draw: Draw, steps: int, size: np.ndarray, memory: np.ndarray) -> np.ndarray:
+def ar1(draw: CellDraws, steps: int, size: np.ndarray, memory: np.ndarray) -> np.ndarray:
     """Return AR(1) processes, `(cells, steps)`, of a standard deviation and a memory in steps."""
     kept = np.exp(-1 / memory)
     shocks = size * np.sqrt(1 - kept**2) * draw.normal(steps)
@@ -128,7 +128,7 @@ def ar1(draw: Draw, steps: int, size: np.ndarray, memory: np.ndarray) -> np.ndar
     return np.stack([lfilter([1.0], [1.0, -k], s) for (k,), s in zip(kept, shocks, strict=True)])
 
 
-def disturb(draw: Draw, log: np.ndarray, week: np.ndarray, day: int) -> None:
+def disturb(draw: CellDraws, log: np.ndarray, week: np.ndarray, day: int) -> None:
     """Add events, shifts of the level and holidays, which are like Sundays."""
     rng, steps = draw.rng, log.shape[1]
     for own, profile in zip(log, week, strict=True):
@@ -146,14 +146,14 @@ def disturb(draw: Draw, log: np.ndarray, week: np.ndarray, day: int) -> None:
 
 def speeds(rng: np.random.Generator, level: np.ndarray) -> np.ndarray:
     """Return speeds that fall where a level is high, with noise, `(cells, steps)`."""
-    draw = Draw(rng, len(level))
+    draw = CellDraws(rng, len(level))
     load = level / np.quantile(level, 0.98, axis=1, keepdims=True)
     jam = 1 / (1 + np.exp((draw.uniform(0.6, 1.1) - load) / draw.log_uniform(0.03, 0.15)))
     noise = draw.uniform(0.003, 0.04) * draw.normal(level.shape[1])
     return (1 - draw.uniform(0.1, 0.85) * jam) * (1 + noise)
 
 
-def interrupt(draw: Draw, level: np.ndarray, day: int) -> None:
+def interrupt(draw: CellDraws, level: np.ndarray, day: int) -> None:
     """Let some cells begin late, rest at night or have gaps."""
     rng, steps = draw.rng, level.shape[1]
     slot = np.arange(steps) % day
@@ -190,13 +190,13 @@ def batches(rng: np.random.Generator) -> Iterator[tuple[torch.Tensor, torch.Tens
             yield inputs.window, inputs.target, y.float()
 
 
-def train(steps: int, width: int, seed: int = 0) -> Network:
+def train(steps: int, width: int, seed: int = 0) -> Perceptron:
     """Train the network with Adam, a rate that rises and falls once, and Huber's loss."""
     rng = np.random.default_rng(seed)
     torch.manual_seed(seed)
     drawn = batches(rng)
     window, target, _ = next(drawn)
-    network = Network(window.shape[-1], target.shape[-1], width)
+    network = Perceptron(window.shape[-1], target.shape[-1], width)
     torch.nn.init.zeros_(network.output.weight)
     adam = torch.optim.AdamW(network.parameters(), weight_decay=1e-2)
     rates = torch.optim.lr_scheduler.OneCycleLR(adam, RATE, total_steps=steps, pct_start=0.1)

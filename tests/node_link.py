@@ -4,7 +4,7 @@ import json
 
 from data_prep.base.errors import InputError
 from stforecast.federated.nodes.messages import OF_SUMS, Link, Message
-from stforecast.flower.node import FlowerNode, Place, in_sum, in_totals
+from stforecast.flower.node import FlowerNode, NodePlace, in_sum, in_totals
 from stforecast.flower.settings import read_run
 from stforecast.flower.totals import OF_TOTALS
 
@@ -14,7 +14,7 @@ TOKEN = "0123456789abcdef"
 def answer_anew(run, config, message):
     """The answer of a node that is started for this message, as Flower's are."""
     about = message.about
-    place = Place.of(config, about["run"])
+    place = NodePlace.of(config, about["run"])
     if about["task"] in OF_SUMS:
         return in_sum(run, place, message)
     if about["task"] in OF_TOTALS:

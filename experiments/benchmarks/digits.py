@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from experiments.benchmarks.inversion import Found, Senders
+from experiments.benchmarks.inversion import Recovered, Senders
 from experiments.benchmarks.unrolled import inverted
 from stforecast.federated.core.data import ClientData
 from vision.config import resolve
@@ -76,7 +76,7 @@ class Painters(Senders):
         tensors = {**rest.tensors, "x": x.view(rest.tensors["x"].shape)}
         return dataclasses.replace(rest, tensors=tensors)
 
-    def found(self) -> Found:
+    def found(self) -> Recovered:
         """Invert the first client's upload: for its images, or their means if it sends means."""
         truth, labels = self.pixels[:, self.ids[0]], self.digits.labels
         others = torch.ones(len(labels), dtype=torch.bool)
@@ -87,12 +87,12 @@ class Painters(Senders):
         # Pixels are neither below black nor above white.
         of_images = (values.clamp(self.pixels.min(), self.pixels.max()), truth, guess)
         if "prototypes" not in self.sent:
-            return Found(*of_images)
-        return Found(*(torch.stack([t[:, own == c].mean(1) for c in own.unique()], dim=1)
+            return Recovered(*of_images)
+        return Recovered(*(torch.stack([t[:, own == c].mean(1) for c in own.unique()], dim=1)
                        for t in of_images))  # fmt: skip
 
 
-def found_of_digits() -> Iterator[tuple[str, str, str, Found]]:
+def found_of_digits() -> Iterator[tuple[str, str, str, Recovered]]:
     """Yield method, settings in words, the object of the attack, and its findings."""
     for method, words, classes, each, settings in RUNS:
         painters = Painters.of(method, classes, each, **settings)

@@ -22,8 +22,8 @@ from experiments.benchmarks.digits import DATA, found_of_digits
 from experiments.benchmarks.frame import Results, benchmark, hourly_table, quiet
 from experiments.benchmarks.groups import by_groups, by_secret_groups, shares
 from experiments.benchmarks.inversion import (
-    Found,
     Products,
+    Recovered,
     Victims,
     closeness,
     mean_readings,
@@ -106,7 +106,7 @@ ROTATED = (3, 5, 7, 9, 12, 25)
 """Numbers of cells of sums with known products."""
 
 
-Attack = tuple[tuple[str, int], tuple[str, Found]]
+Attack = tuple[tuple[str, int], tuple[str, Recovered]]
 """The upload and its number of cells, the object of the attack, and its findings."""
 
 How = Mapping[str, Any]
@@ -176,7 +176,7 @@ def rows_of_rotation(path: Path) -> Iterator[dict[str, Any]]:
     truth = (victims := few_victims(path, "fedlean")).readings
     guess, about = weekly_guess(victims.readings), about_of(path, *QUICK[0], "rotation")
     for n in ROTATED:
-        found = Found(unrotated(truth[:, :n]), truth[:, :n], guess[:, :n])
+        found = Recovered(unrotated(truth[:, :n]), truth[:, :n], guess[:, :n])
         yield from rows_of([(("all products", n), ("cell", found))], "fedlean", about)
 
 
@@ -191,7 +191,7 @@ def inverted_rows(path: Path) -> Iterator[dict[str, Any]]:
             truth, guess = (
                 t[:, : attempt.cells] for t in (victims.readings, weekly_guess(victims.readings))
             )
-            found = Found(in_order(inverted(victims, guess, *attempt[1:]), truth), truth, guess)
+            found = Recovered(in_order(inverted(victims, guess, *attempt[1:]), truth), truth, guess)
             yield from rows_of([(upload, ("cell", found))], method, about, attempt.uploads)
     for method, words, sought, found in found_of_digits():
         about = {"settings": words, "data": DATA, "days": "", "horizon": ""}
@@ -230,7 +230,7 @@ def attacks(victims: Victims, method: str, how: str) -> Iterator[Attack]:
     if method in MEANS:
         truth, guess = victims.readings, weekly_guess(victims.readings)
         found = MEANS[method][how](victims, guess)
-        yield ("plain", 1), ("cell", Found(found, truth[:, :3], guess[:, :3]))
+        yield ("plain", 1), ("cell", Recovered(found, truth[:, :3], guess[:, :3]))
         return
     yield from of_groups(victims, by_products)
 
@@ -245,13 +245,13 @@ def of_groups(
     groups = [*([i] for i in range(3)), *(list(range(n)) for n in sizes)]
     guesses = torch.stack([guess[:, group].mean(1) for group in groups], dim=1)
     means = solve(victims, groups, guesses)
-    yield ("plain", 1), ("cell", Found(means[:, :3], truth[:, :3], guess[:, :3]))
+    yield ("plain", 1), ("cell", Recovered(means[:, :3], truth[:, :3], guess[:, :3]))
     for place, cells in enumerate(sizes, start=3):
         mean, mean_guess = means[:, [place]], guesses[:, [place]]
         each = zscored(mean).expand(-1, cells)
-        yield ("sum", cells), ("cell", Found(each, truth[:, :cells], guess[:, :cells]))
+        yield ("sum", cells), ("cell", Recovered(each, truth[:, :cells], guess[:, :cells]))
         whole = truth[:, :cells].mean(1, keepdim=True)
-        yield ("sum", cells), ("sum", Found(mean, whole, mean_guess))
+        yield ("sum", cells), ("sum", Recovered(mean, whole, mean_guess))
 
 
 def by_products(victims: Victims, groups: Sequence[Sequence[int]], guesses: Tensor) -> Tensor:
@@ -284,14 +284,14 @@ def by_mean_week(victims: Victims, groups: Sequence[Sequence[int]], guesses: Ten
     return solved(equations, values, guesses)
 
 
-def each_of_few(victims: Victims, guess: Tensor, cells: int = FEW) -> Found:
+def each_of_few(victims: Victims, guess: Tensor, cells: int = FEW) -> Recovered:
     """Solve for each cell of a sum of few, in the order that fits best."""
     truth, products = victims.readings[:, :cells], products_of(victims, list(range(cells)))
     mean = products.mean_reading(guess[:, :cells].mean(1, keepdim=True))
     noise = torch.randn(len(mean), cells, generator=generator(0), dtype=mean.dtype)
     start = mean + 0.3 * noise if cells > 1 else mean
     found = products.each_reading(start, SOLVED, every=3)
-    return Found(in_order(found, truth), truth, guess[:, :cells])
+    return Recovered(in_order(found, truth), truth, guess[:, :cells])
 
 
 def products_of(victims: Victims, cells: Sequence[int]) -> Products:

@@ -38,7 +38,7 @@ from stforecast.federated.engine.rounds import Server
 from stforecast.federated.nodes.membership import Patience
 from stforecast.federated.nodes.messages import Link, Message
 from stforecast.federated.uploads.robust import RULES, Robust, Rule
-from stforecast.flower.node import FlowerNode, Place
+from stforecast.flower.node import FlowerNode, NodePlace
 from stforecast.flower.server_app import serve
 from stforecast.flower.settings import RunSettings
 from stforecast.flower.wire import pack, unpack
@@ -213,7 +213,7 @@ class WireLink(Link):
     def _answer(self, node: int, message: Message) -> Message | str:
         asked = unpack(pack(message))
         if node not in self._made:
-            place = Place.of(self.configs[node], asked.about["run"])
+            place = NodePlace.of(self.configs[node], asked.about["run"])
             self._made[node] = FlowerNode(self.settings, place)
         answer = self._made[node].answer(asked)
         if node in self.behaviours:

@@ -44,7 +44,7 @@ PROMPTS = FedL2POptions(pool_size=10, prompt_length=5, top_n=5)
 
 
 @dataclass(frozen=True)
-class Problem:
+class ImageProblem:
     """A model, the shape of its images, images of a batch and batches of a client's round."""
 
     title: str
@@ -55,10 +55,10 @@ class Problem:
 
 
 PROBLEMS = {
-    "cnn": Problem("CNN, batches of 10", "cnn", (1, 28, 28), 10, 10),
-    "cnn50": Problem("CNN, batches of 50", "cnn", (1, 28, 28), 50, 4),
-    "resnet18": Problem("ResNet-18, batches of 10", "resnet18", (3, 32, 32), 10, 1),
-    "vit": Problem("ViT with prompts, batches of 16", "vit", (3, 32, 32), 16, 2),
+    "cnn": ImageProblem("CNN, batches of 10", "cnn", (1, 28, 28), 10, 10),
+    "cnn50": ImageProblem("CNN, batches of 50", "cnn", (1, 28, 28), 50, 4),
+    "resnet18": ImageProblem("ResNet-18, batches of 10", "resnet18", (3, 32, 32), 10, 1),
+    "vit": ImageProblem("ViT with prompts, batches of 16", "vit", (3, 32, 32), 16, 2),
 }
 
 COLUMNS = {
@@ -111,7 +111,7 @@ def images(
     return frame.table(results.rows, COLUMNS)
 
 
-def federation_of_images(problem: Problem, n_clients: int, workers: int = 1) -> Federation:
+def federation_of_images(problem: ImageProblem, n_clients: int, workers: int = 1) -> Federation:
     """Return a federation before its first round, the same in each process."""
     g = torch.Generator().manual_seed(0)
     samples = problem.batch * problem.batches
@@ -211,7 +211,7 @@ class ModuleLoop:
 
 
 def runner_of_images(
-    problem: Problem, n_clients: int, loop: bool, threads: int
+    problem: ImageProblem, n_clients: int, loop: bool, threads: int
 ) -> Callable[[], frame.Timed]:
     """Return a function that runs and measures one round, whose loss is the value."""
     torch.set_num_threads(threads)
@@ -222,7 +222,7 @@ def runner_of_images(
 
 
 def time_in_turns(
-    problem: Problem, n_clients: int, threads: int, repetitions: int
+    problem: ImageProblem, n_clients: int, threads: int, repetitions: int
 ) -> list[dict[str, Any]]:
     """Time both paths with one thread and with all, in turns."""
     several = sorted({1, threads})

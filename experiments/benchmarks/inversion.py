@@ -37,7 +37,7 @@ from stforecast.forecasting.trained_method import build_method, client_samples
 SPLIT = "time:0.7,0.15,0.15"
 
 
-class Found(NamedTuple):
+class Recovered(NamedTuple):
     """What an attack found: readings `(steps, cells)`, the truth, and the guess."""
 
     found: Tensor
@@ -142,13 +142,13 @@ class Victims(Senders):
         return dataclasses.replace(rest, tensors={**rest.tensors, **changed})
 
     @cached_property
-    def inputs(self) -> Inputs:
+    def inputs(self) -> LinearWindows:
         """What every input and target of every window is, as a function of the readings."""
-        return Inputs.of(self.data, len(self.readings))
+        return LinearWindows.of(self.data, len(self.readings))
 
 
 @dataclass(frozen=True, eq=False)
-class Inputs:
+class LinearWindows:
     """Inputs and targets of windows as linear functions of a cell's readings.
 
     Attributes:
@@ -166,7 +166,7 @@ class Inputs:
     profile: Tensor
 
     @classmethod
-    def of(cls, data: PreparedSeries, n: int) -> Inputs:
+    def of(cls, data: PreparedSeries, n: int) -> LinearWindows:
         """Find them from the windows of a prepared series, without its readings."""
         window, starts, calendar = data.window, data.split.train, data.calendar
         steps = torch.from_numpy(source_steps(starts, window, calendar))
@@ -289,7 +289,7 @@ class Products:
         cells: number of cells.
     """
 
-    inputs: Inputs
+    inputs: LinearWindows
     relative: bool
     weights: Tensor
     linear: Tensor

@@ -21,7 +21,14 @@ from torch import Tensor
 from experiments.benchmarks.cells import test_error
 from experiments.benchmarks.disclosure import products_of
 from experiments.benchmarks.frame import Results, benchmark, hourly_table, listed_numbers, quiet
-from experiments.benchmarks.inversion import SPLIT, Found, Victims, closeness, solved, weekly_guess
+from experiments.benchmarks.inversion import (
+    SPLIT,
+    Recovered,
+    Victims,
+    closeness,
+    solved,
+    weekly_guess,
+)
 from stforecast.bench.tables import markdown
 from stforecast.federated.core.state import generator
 from stforecast.federated.uploads.masking import SecureSums
@@ -126,7 +133,7 @@ def attacked(victims: Victims) -> Iterator[dict[str, Any]]:
         yield {**about, "within .1": near, "guess within .1": guess}
 
 
-def attack(victims: Victims, std: float) -> Found:
+def attack(victims: Victims, std: float) -> Recovered:
     """Solve for the mean reading, given a sum of clipped uploads with noise of this deviation.
 
     The attacker weighs each equation by its noise, which it knows.
@@ -151,7 +158,7 @@ def attack(victims: Victims, std: float) -> Found:
     rows = float((guess - whole).std()) / torch.cat([noise.repeat(len(products.linear)), noise[:1]])
     values = torch.cat([products.linear.flatten(), torch.zeros(1)]) / len(cells)
     found = solved(rows[:, None] * products.equations, (rows * values)[:, None], guess, 1.0)
-    return Found(found, whole, guess)
+    return Recovered(found, whole, guess)
 
 
 def privacy_table(rows: pd.DataFrame) -> str:

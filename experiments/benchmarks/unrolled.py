@@ -103,7 +103,7 @@ def add_with_gradient(means: prototypes.PrototypeMeans, features: Tensor, keys: 
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Sent:
+class UnrolledUploads:
     """What a node would send in the first rounds, as a function of the sought values.
 
     Attributes:
@@ -176,7 +176,7 @@ def inverted(senders: Senders, guess: Tensor, uploads: int = 1, solving: bool = 
     """
     heard, sent = zip(*senders.rounds(uploads), strict=True)
     ids = torch.arange(guess.shape[-1])
-    simulate, target = Sent(senders, ids, heard), dict[str, Tensor]()
+    simulate, target = UnrolledUploads(senders, ids, heard), dict[str, Tensor]()
     for round, upload in enumerate(sent):
         own = as_sent({n: t[ids] for n, t in upload.items()})
         target |= {f"{round}/{n}": t for n, t in own.items()}

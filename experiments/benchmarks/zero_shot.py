@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from experiments.benchmarks.frame import Results, benchmark, listed_numbers, per_cent_above
-from stforecast.baselines.pretrained import Network, Past, WallClock, forecasts, trained_arrays
+from stforecast.baselines.pretrained import Past, Perceptron, WallClock, forecasts, trained_arrays
 from stforecast.bench.tables import markdown
 from stforecast.data.cubes import open_cube
 from stforecast.data.folds import FoldOptions, plan_folds
@@ -32,8 +32,8 @@ def zero_shot(results: Results, *data: Path, weights: Path, ahead: str = "1,24")
         ahead: horizons in steps.
     """
     with np.load(weights, allow_pickle=False) as file:
-        networks = {"mse": Network.from_arrays(dict(file))}
-    networks["shipped"] = Network.from_arrays(trained_arrays())
+        networks = {"mse": Perceptron.from_arrays(dict(file))}
+    networks["shipped"] = Perceptron.from_arrays(trained_arrays())
     for path, horizon in itertools.product(data, listed_numbers(ahead)):
         folds = folds_of(path, horizon)
         errors = {name: mean_square(network, folds) for name, network in networks.items()}
@@ -52,7 +52,7 @@ def folds_of(path: Path, horizon: int) -> list[PreparedSeries]:
     return [prepare(series, window.at(calendar.step), split, "cell") for split in plan.splits]
 
 
-def mean_square(network: Network, folds: Sequence[PreparedSeries]) -> float:
+def mean_square(network: Perceptron, folds: Sequence[PreparedSeries]) -> float:
     """Return the MSE of z-scores over the test parts of all folds."""
     total, count = 0.0, 0
     for fold in folds:

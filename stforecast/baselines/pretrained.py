@@ -193,7 +193,7 @@ def _masked(parts: list[Tensor], mean: Tensor, spread: Tensor) -> Tensor:
     return torch.cat([relative.nan_to_num(0.0), (~values.isnan()).float()], dim=-1)
 
 
-class Network(torch.nn.Module):
+class Perceptron(torch.nn.Module):
     """A perceptron of two layers plus a linear map; the targets of a window share its part.
 
     Args:
@@ -222,7 +222,7 @@ class Network(torch.nn.Module):
         return inputs.mean[..., None] + inputs.spread[..., None] * relative
 
     @classmethod
-    def from_arrays(cls, arrays: Arrays) -> Network:
+    def from_arrays(cls, arrays: Arrays) -> Perceptron:
         """Build the network from its weights."""
         sizes = arrays["window.weight"].shape[1], arrays["target.weight"].shape[1]
         network = cls(*sizes, arrays["hidden.weight"].shape[0])
@@ -258,7 +258,7 @@ class Pretrained(Baseline):
 
     def _restore(self, arrays: Arrays) -> None:
         super()._restore(arrays)
-        self.network = Network.from_arrays(arrays)
+        self.network = Perceptron.from_arrays(arrays)
 
     def _forecast(self, series: np.ndarray, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         past = Past(torch.tensor(series), WallClock.of(calendar))
@@ -273,10 +273,10 @@ def trained_arrays() -> Arrays:
 
 
 def forecasts(
-    past: Past, starts: np.ndarray, horizon: int, network: Network | None = None
+    past: Past, starts: np.ndarray, horizon: int, network: Perceptron | None = None
 ) -> np.ndarray:
     """Forecast windows, `(cells, windows, horizon)` float32, z-scored, by blocks of them."""
-    network = network or Network.from_arrays(trained_arrays())
+    network = network or Perceptron.from_arrays(trained_arrays())
     of_window = len(past.values) * horizon * network.target.in_features
     ahead = torch.arange(1, horizon + 1)
     blocks = torch.as_tensor(starts).split(max(BLOCK // of_window, 1))

@@ -18,7 +18,7 @@ from stforecast.bench.run_groups import ALL, grouped
 from stforecast.bench.statistics.estimate import ErrorSums, holm, permutation_test
 from stforecast.bench.tables import number
 from stforecast.comparison.leaderboard import resample
-from stforecast.comparison.protocol import LEVELS, Protocol, Task
+from stforecast.comparison.protocol import LEVELS, ForecastTask, Protocol
 from stforecast.comparison.table import resampled_units
 from stforecast.forecasting.results import ForecastRun, bounds_of
 from stforecast.metrics import METRICS
@@ -31,7 +31,7 @@ SUMS = ("task", "method", "metric", "step", "day", "total", "weight")
 
 
 @dataclass(frozen=True, eq=False)
-class Forecasts:
+class ScoredForecasts:
     """Forecasts of a task in the data's units.
 
     Attributes:
@@ -45,7 +45,7 @@ class Forecasts:
     levels: Mapping[float, np.ndarray]
 
 
-def read_csv(path: Path, values: xr.DataArray, protocol: Protocol) -> Forecasts:
+def read_csv(path: Path, values: xr.DataArray, protocol: Protocol) -> ScoredForecasts:
     """Read a table of forecasts, and check that it is whole and that its times can be right.
 
     Columns are `time` (begin of the target's step) or `origin` (begin of the newest step known) or
@@ -94,7 +94,7 @@ def read_csv(path: Path, values: xr.DataArray, protocol: Protocol) -> Forecasts:
             raise InputError(f"{path}: {column} has values that are not finite numbers")
         found[level] = array
     _check_values(found, values, task, str(path))
-    return Forecasts(path.stem, name, found)
+    return ScoredForecasts(path.stem, name, found)
 
 
 def _places(table: pd.DataFrame, values: xr.DataArray, path: str) -> np.ndarray:
@@ -127,7 +127,7 @@ def _places(table: pd.DataFrame, values: xr.DataArray, path: str) -> np.ndarray:
     return found.to_numpy().astype(int)
 
 
-def _check_begins(begin: np.ndarray, task: Task, values: xr.DataArray, path: str) -> None:
+def _check_begins(begin: np.ndarray, task: ForecastTask, values: xr.DataArray, path: str) -> None:
     """Refuse forecasts from other origins than the task's; name a shift of all."""
     wanted = task.first + task.every * np.arange(task.count)
     if np.isin(begin, wanted).all():
@@ -150,7 +150,7 @@ def _check_begins(begin: np.ndarray, task: Task, values: xr.DataArray, path: str
 
 
 def _check_values(
-    levels: Mapping[float, np.ndarray], values: xr.DataArray, task: Task, path: str
+    levels: Mapping[float, np.ndarray], values: xr.DataArray, task: ForecastTask, path: str
 ) -> None:
     """Refuse other units and crossing quantiles; note a shift that fits the values better."""
     y_hat, y = levels[0.5], values.to_numpy()
@@ -177,7 +177,7 @@ def _check_values(
             log.warning("%s: forecasts fit the values one step %s far better, %s", path, side, why)
 
 
-def read_runs(folder: Path, values: xr.DataArray, protocol: Protocol) -> list[Forecasts]:
+def read_runs(folder: Path, values: xr.DataArray, protocol: Protocol) -> list[ScoredForecasts]:
     """Read the forecasts of finished runs, one row for each label; folds are joined.
 
     Raises:
@@ -211,11 +211,11 @@ def read_runs(folder: Path, values: xr.DataArray, protocol: Protocol) -> list[Fo
         for coverage, ends in bounds_of(tested).items():
             for level, end in zip(((1 - coverage) / 2, (1 + coverage) / 2), ends, strict=True):
                 levels[round(level, 6)] = end.to_numpy()
-        found.append(Forecasts(label, name, {k: v for k, v in levels.items() if k in LEVELS}))
+        found.append(ScoredForecasts(label, name, {k: v for k, v in levels.items() if k in LEVELS}))
     return found
 
 
-def sums_of(forecasts: Forecasts, values: xr.DataArray, protocol: Protocol) -> pd.DataFrame:
+def sums_of(forecasts: ScoredForecasts, values: xr.DataArray, protocol: Protocol) -> pd.DataFrame:
     """Return the sums of errors by metric, step and day, see `SUMS`."""
     task, y_all = protocol.tasks[forecasts.task], values.to_numpy()
     y = y_all[task.targets]

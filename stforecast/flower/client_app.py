@@ -12,7 +12,7 @@ from data_prep.base.errors import InputError
 from data_prep.base.files import WriteError
 from stforecast.federated.nodes.messages import OF_SUMS, Message
 from stforecast.federated.nodes.run_settings import FederationSettings
-from stforecast.flower.node import FlowerNode, Place, check_allowed, in_sum, in_totals
+from stforecast.flower.node import FlowerNode, NodePlace, check_allowed, in_sum, in_totals
 from stforecast.flower.settings import read_run
 from stforecast.flower.telemetry import show_log
 from stforecast.flower.totals import OF_TOTALS
@@ -36,7 +36,7 @@ def answer_of_node(
     wrote them.
     """
     check_allowed(run, node_config)
-    place = Place.of(node_config, message.about.get("run"))
+    place = NodePlace.of(node_config, message.about.get("run"))
     task = message.about.get("task")
     if task in OF_SUMS:
         return in_sum(run, place, message)

@@ -32,7 +32,7 @@ from stforecast.flower.totals import groups_of_node, part_of_node
 log = logging.getLogger(__name__)
 
 
-class Place(NamedTuple):
+class NodePlace(NamedTuple):
     """Configuration of a node, see above."""
 
     data: Path
@@ -44,7 +44,7 @@ class Place(NamedTuple):
     groups: str = ""
 
     @classmethod
-    def of(cls, node_config: Mapping[str, Any], token: object) -> Place:
+    def of(cls, node_config: Mapping[str, Any], token: object) -> NodePlace:
         """Read a node's configuration.
 
         `token` is the server's name of the run, 16 hexadecimal digits. Flower's own number of a run
@@ -66,7 +66,7 @@ class Place(NamedTuple):
         shares, groups = bool(node_config.get(SHARE_TOTALS)), str(node_config.get(GROUPS, ""))
         return cls(data, first, out, allowed, model, shares, groups).of_run(token)
 
-    def of_run(self, token: object) -> Place:
+    def of_run(self, token: object) -> NodePlace:
         """Return the place with the folder of a run in its `out`."""
         if not isinstance(token, str) or not re.fullmatch("[0-9a-f]{16}", token):
             raise InputError(
@@ -93,7 +93,9 @@ def check_allowed(run: FederationSettings, node_config: Mapping[str, Any]) -> No
 class FlowerNode:
     """Answers the server's messages with a node's clients; `before` is that of `Node`."""
 
-    def __init__(self, run: FederationSettings, place: Place, before: int | None = None) -> None:
+    def __init__(
+        self, run: FederationSettings, place: NodePlace, before: int | None = None
+    ) -> None:
         self.run, self.folder = run, place.out
         self.own = run.clients_at(place.data, place.first, place.model)
         if isinstance(self.own, CubeClients):  # A fault of the table is found before training.
@@ -150,19 +152,19 @@ class FlowerNode:
         return self.node.report(message, errors, targets, has_best=has_best, metrics=metrics)
 
 
-def in_sum(run: FederationSettings, place: Place, message: Message) -> Message:
+def in_sum(run: FederationSettings, place: NodePlace, message: Message) -> Message:
     """Return a node's answer to a message of a secure sum, for which it reads no data."""
     return _masker(run, place).answer(message)
 
 
-def in_totals(run: FederationSettings, place: Place, message: Message) -> Message:
+def in_totals(run: FederationSettings, place: NodePlace, message: Message) -> Message:
     """Return a node's answer to a message of totals, for which it trains no clients."""
     if not (isinstance(run, RunSettings) and run.totals):
         raise InputError("the server asks for totals, which are not among the run's settings")
     return part_of_node(place, _masker(run, place), message)
 
 
-def _masker(run: FederationSettings, place: Place) -> Masker:
+def _masker(run: FederationSettings, place: NodePlace) -> Masker:
     """Return the masker of a node's sums, also of a run whose uploads are plain."""
     fewest = fewest_of_sums(run, allowed=place.allow_disclosure)
     return masker_beside(place.out / CHECKPOINTS, place.first, run.secure or SecureSums(), fewest)

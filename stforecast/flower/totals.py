@@ -39,7 +39,7 @@ from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.groups import ALL, Groups, SumErrors, added, read_groups
 
 if TYPE_CHECKING:
-    from stforecast.flower.node import Place
+    from stforecast.flower.node import NodePlace
     from stforecast.flower.settings import RunSettings
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class TotalsNotShared(InputError):
     """Raised on a node whose owner does not share totals; the server learns this name."""
 
 
-def part_of_node(place: Place, masker: Masker, message: Message) -> Message:
+def part_of_node(place: NodePlace, masker: Masker, message: Message) -> Message:
     """Return a node's answer to a message of totals, from its finished run and its data."""
     if not place.share_totals:
         raise TotalsNotShared(
@@ -74,7 +74,7 @@ def part_of_node(place: Place, masker: Masker, message: Message) -> Message:
     names = groups_of_node(place, series)
     if message.about["task"] == SPAN:
         ends = *tested.indexes["time"][[0, -1]], series.times[-1]
-        span = dict(zip(Span._fields, map(str, ends), strict=False))
+        span = dict(zip(Reach._fields, map(str, ends), strict=False))
         return Message({**span, "low": forecaster.limits[0], "groups": sorted({*names})})
     groups = _groups_of_sum(message.about["groups"], names, series.cells)
     forecast, interval = forecaster.outlook(series)
@@ -92,7 +92,7 @@ def part_of_node(place: Place, masker: Masker, message: Message) -> Message:
     return masker.hide(message, values, {})
 
 
-def groups_of_node(place: Place, series: Series) -> list[str]:
+def groups_of_node(place: NodePlace, series: Series) -> list[str]:
     """Return the group of each cell of a node, `REST` for all if its owner names none."""
     if not place.groups:
         return [REST] * len(series.cells)
@@ -117,7 +117,7 @@ def _groups_of_sum(plan: Mapping[str, int], names: Sequence[str], cells: np.ndar
     return Groups(tuple(rows), tuple(rows), np.array([[rows.index(n) for n in own]]), cells)
 
 
-class Span(NamedTuple):
+class Reach(NamedTuple):
     """What a node could add: first and last test window, last step, lowest forecast, groups."""
 
     first: pd.Timestamp
@@ -128,16 +128,16 @@ class Span(NamedTuple):
 
 
 @untrusted
-def check_span(answer: Message | str, step: pd.Timedelta) -> Span:
+def check_span(answer: Message | str, step: pd.Timedelta) -> Reach:
     """Return what a node could add, whose times are naive and whole steps apart."""
     about = message_of(answer).about
-    first, last, end = times = [pd.Timestamp(str(about[name])) for name in Span._fields[:3]]
+    first, last, end = times = [pd.Timestamp(str(about[name])) for name in Reach._fields[:3]]
     if not first <= last <= end or end.tz or any((end - time) % step for time in times):
         raise Rejected(f"its test windows go from {first} to {last}, its data to {end}")
     groups = frozenset(map(str, about["groups"]))
     if not groups or not all(len(name) <= LONGEST and name.isprintable() for name in groups):
         raise Rejected(f"its groups are {sorted(groups)!r:.200}, expected short printable names")
-    return Span(first, last, end, float(about["low"]), groups)
+    return Reach(first, last, end, float(about["low"]), groups)
 
 
 def groups_to_add(
@@ -191,11 +191,11 @@ class Asking:
         check_number(found)
         return found
 
-    def spans(self) -> dict[int, Span]:
+    def spans(self) -> dict[int, Reach]:
         """Return what the nodes could add whose data end when most nodes' do."""
         check = partial(check_span, step=self.run.step)
         numbers = self.coordinator.membership.numbers
-        spans: dict[int, Span] = self.ask([*numbers], {"task": SPAN}, check)
+        spans: dict[int, Reach] = self.ask([*numbers], {"task": SPAN}, check)
         ends = Counter(span.end for span in spans.values())
         end = max(ends, key=lambda end: (ends[end], end))
         for node in [node for node, span in spans.items() if span.end != end]:
@@ -203,7 +203,7 @@ class Asking:
             self.left_out[node] = f"its data end at {own}, most nodes' at {end}"
         return spans
 
-    def add(self, spans: dict[int, Span]) -> Added:
+    def add(self, spans: dict[int, Reach]) -> Added:
         """Return the sums of the nodes of these spans, less those that leave meanwhile."""
         run, coordinator = self.run, self.coordinator
         first, last = max(s.first for s in spans.values()), min(s.last for s in spans.values())

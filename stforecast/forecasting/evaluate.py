@@ -35,14 +35,14 @@ from stforecast.federated.core.state import State
 from stforecast.federated.runs.unfinished_run import Checkpointer
 from stforecast.forecasting.config import Config, RunOptions
 from stforecast.forecasting.history import warn_of_far_bounds
-from stforecast.forecasting.kept_shards import Found, KeptShards, NamedSums
+from stforecast.forecasting.kept_shards import KeptShards, NamedSums, ShardResult
 from stforecast.forecasting.model import FittedModel
 from stforecast.forecasting.rolling import Rolling
 from stforecast.forecasting.trained_method import TrainedMethod
 from stforecast.intervals.bands import Bands, clip, include_constant, raw_bands
 from stforecast.intervals.calibration import (
     Calibration,
-    Forecasts,
+    WindowBands,
     calibrate,
     fewest_scores,
     fit_scale,
@@ -283,12 +283,12 @@ class Evaluation:
         return self.model.limits.scores(self.data.scaler, len(self.data.series.cells))
 
     @cached_property
-    def validation(self) -> Forecasts:
+    def validation(self) -> WindowBands:
         """Forecasts of the validation part."""
         return self._forecasts(self.data.split.validation, self.data.validation_targets)
 
     @cached_property
-    def known(self) -> Forecasts:
+    def known(self) -> WindowBands:
         """Forecasts of the validation part whose targets precede the test part."""
         data = self.data
         if len(data.calibration) == len(data.split.validation):
@@ -296,20 +296,20 @@ class Evaluation:
         return self._forecasts(data.calibration, data.targets(data.calibration))
 
     @cached_property
-    def _timed_test(self) -> tuple[Forecasts, float]:
+    def _timed_test(self) -> tuple[WindowBands, float]:
         begin = time.perf_counter()
         forecasts = self._forecasts(self.data.split.test, self.data.test_targets)
         return forecasts, time.perf_counter() - begin
 
     @property
-    def test(self) -> Forecasts:
+    def test(self) -> WindowBands:
         """Forecasts of the test part."""
         return self._timed_test[0]
 
-    def _forecasts(self, starts: np.ndarray, targets: Targets) -> Forecasts:
+    def _forecasts(self, starts: np.ndarray, targets: Targets) -> WindowBands:
         data, predictor = self.data, self.model.predictor
         bands = raw_bands(predictor, data.z, starts, data.calendar, self.config.coverages)
-        return Forecasts(starts, bands, *targets)
+        return WindowBands(starts, bands, *targets)
 
     @cached_property
     def calibrated(self) -> tuple[Bands, dict[float, Calibration]]:
@@ -333,7 +333,7 @@ class Evaluation:
             return test.bands, dict.fromkeys(test.bands.bounds, as_it_is)
         return calibrate(data, self.known, test, options, self.error_scale)
 
-    def found(self, *, errors: bool, forecasts: bool, is_chosen: bool) -> Found:
+    def found(self, *, errors: bool, forecasts: bool, is_chosen: bool) -> ShardResult:
         """Compute what is asked for, and drop what is not read again.
 
         That is the validation part, and the bounds of a selection that is not the chosen one.
@@ -361,7 +361,7 @@ class Evaluation:
         if errors:
             for name in ("validation", "known", *(() if is_chosen else ("calibrated",))):
                 self.__dict__.pop(name, None)
-        return Found(seconds, calibration, extremes, sums, forecast)
+        return ShardResult(seconds, calibration, extremes, sums, forecast)
 
     def raw(self, values: np.ndarray, some: slice) -> np.ndarray:
         """Convert z-scores `(cells, windows, horizon)` of some of its cells to the data's units.
@@ -373,7 +373,7 @@ class Evaluation:
             found = np.where(values == score[some].astype(values.dtype), limit, found)
         return found
 
-    def _errors(self, forecasts: Forecasts) -> list[NamedSums]:
+    def _errors(self, forecasts: WindowBands) -> list[NamedSums]:
         """Return the sums of errors of z-scores, and of those in the data's units."""
         of_scores = [name for name, metric in METRICS.items() if not metric.relative]
         scaled, raw = [], []
@@ -403,7 +403,7 @@ class Evaluation:
         further = {n: sums for n, sums in further.items() if names[n] not in known}
         return [(known, {}), (further, names)]
 
-    def keep(self, parts: Sequence[Found], *, is_chosen: bool) -> None:
+    def keep(self, parts: Sequence[ShardResult], *, is_chosen: bool) -> None:
         """Join what is kept of the shards, and warn of it."""
         data, self.took = self.data, sum(part.seconds for part in parts)
         found = [part.calibration for part in parts if part.calibration is not None]
@@ -517,7 +517,7 @@ class ShardWork(NamedTuple):
     forecasts: bool
 
 
-def evaluate_shard(work: ShardWork) -> list[Found]:
+def evaluate_shard(work: ShardWork) -> list[ShardResult]:
     """Evaluate a shard by each of its models."""
     models = list(dict.fromkeys(work.parts.values()))
     chosen = work.parts.get(work.select, models[-1])
@@ -620,12 +620,12 @@ def forecast_blocks(
     todo = [some for some in chosen.shards if kept is None or some not in kept]
     if len(todo) < len(chosen.shards):
         log.info("resuming with the last %d of %d shards of cells", len(todo), len(chosen.shards))
-    spread: Iterator[list[Found]] | None = None
+    spread: Iterator[list[ShardResult]] | None = None
     if (run := chosen.run) and run.engine == RAY and not chosen.is_one:
         from stforecast.bench.ray_actors import map_tensors  # Importing it takes a while.
 
         spread = map_tensors(evaluate_shard, map(work_on, todo), run.actors, run.workers or 1)
-    of_models = dict[Evaluation, list[Found]]()
+    of_models = dict[Evaluation, list[ShardResult]]()
     for some in noting(chosen.shards, "evaluating"):
         work = work_on(some)
         results = kept.load(some) if kept and some not in todo else None
@@ -644,7 +644,7 @@ def forecast_blocks(
 
 
 def _blocks(
-    work: ShardWork, results: Sequence[Found], first: int
+    work: ShardWork, results: Sequence[ShardResult], first: int
 ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
     """Yield the `forecast_values` of blocks of a shard, whose first cell is given."""
     of_part = dict(zip(dict.fromkeys(work.parts.values()), results, strict=True))

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from data_prep.base.errors import InputError, Words, needing
 from data_prep.base.files import atomic_path
-from stforecast.baselines.pretrained import Network, Past, WallClock, trained_arrays, weekday
+from stforecast.baselines.pretrained import Past, Perceptron, WallClock, trained_arrays, weekday
 from stforecast.data.anchors import LEVEL
 from stforecast.data.clock import CALENDAR_INPUTS
 from stforecast.data.dates import DAY, WEEK
@@ -28,7 +28,7 @@ from stforecast.data.series import Series
 from stforecast.data.weekly_profile import SHRINKAGE
 from stforecast.data.windows import RECENT as RECENT_GAP
 from stforecast.forecasting.mixed_forecasts import mixed_levels
-from stforecast.forecasting.mixture import Windows, known_windows, mixed
+from stforecast.forecasting.mixture import MixtureWindows, known_windows, mixed
 from stforecast.forecasting.model import FittedModel
 from stforecast.forecasting.trained_method import TrainedMethod
 from stforecast.intervals.radii import FURTHEST, OFFSET, RECENT, ErrorScale
@@ -179,7 +179,7 @@ class Graph(nn.Module):
         self.usual = predictor.mixture.usual_weights(model.step)
         mixes = predictor.mixture.reads_pretrained(model.step)
         # Built here, as a trace of `forward` would keep how its weights are first drawn.
-        self.pretrained = Network.from_arrays(trained_arrays()) if mixes else None
+        self.pretrained = Perceptron.from_arrays(trained_arrays()) if mixes else None
         start = np.array([n_steps])
         found = known_windows(start, self.window, self.week) if self.usual else (start[:0], 1)
         origins, self.every = found
@@ -388,7 +388,7 @@ class Graph(nn.Module):
             self.usual,
             self._reordered(y, starts[:n], wall, -1),
             past.scale(starts[:n])[1],
-            Windows(
+            MixtureWindows(
                 np.array(self.starts),
                 self._reordered(steps[None], starts, wall, -1)[0],
                 horizon, n, self.every, wall.before, self.day,

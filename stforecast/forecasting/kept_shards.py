@@ -20,7 +20,7 @@ NamedSums = tuple[dict[str, Sums], dict[str, str]]
 """Sums of metrics, and the names of these in tables."""
 
 
-class Found(NamedTuple):
+class ShardResult(NamedTuple):
     """Results of a shard by one model.
 
     Attributes:
@@ -47,7 +47,7 @@ class Found(NamedTuple):
         return [self.seconds, of_after, self.extremes, self.sums, of_bands]
 
     @classmethod
-    def of_tree(cls, tree: list[Any]) -> Found:
+    def of_tree(cls, tree: list[Any]) -> ShardResult:
         """Return the results whose `tree` this is."""
         seconds, after, extremes, sums, bands = tree
         if after:
@@ -81,7 +81,7 @@ class KeptShards:
     def __contains__(self, some: slice) -> bool:
         return (self._checkpointer.folder / self._place(some)).exists()
 
-    def save(self, some: slice, results: Sequence[Found]) -> None:
+    def save(self, some: slice, results: Sequence[ShardResult]) -> None:
         """Save the results of a shard by each model, if that takes little of the time."""
         arrays: list[np.ndarray] = []
         notes = {"results": _packed([found.tree() for found in results], arrays)}
@@ -92,12 +92,12 @@ class KeptShards:
         shown = f"the shard of cells {some.start + 1} to {some.stop}"
         self._checkpointer.save_extra(self._place(some), {}, state, notes, shown)
 
-    def load(self, some: slice) -> list[Found] | None:
+    def load(self, some: slice) -> list[ShardResult] | None:
         """Read the results of a shard; None if they are damaged."""
         if (kept := self._checkpointer.load_extra(self._place(some), {})) is None:
             return None
         arrays = [kept.state.server[str(i)].numpy() for i in range(len(kept.state.server))]
-        return [Found.of_tree(tree) for tree in _unpacked(kept.notes["results"], arrays)]
+        return [ShardResult.of_tree(tree) for tree in _unpacked(kept.notes["results"], arrays)]
 
 
 ARRAY = "array"

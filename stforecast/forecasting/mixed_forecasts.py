@@ -22,7 +22,7 @@ from stforecast.data.weekly_profile import at_targets
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import History, training_targets
 from stforecast.federated.core.method import Method
-from stforecast.forecasting.mixture import NEWEST, Usual, Windows, known_windows, mixed
+from stforecast.forecasting.mixture import NEWEST, MixtureWindows, UsualWeight, known_windows, mixed
 from stforecast.methods.mixing import MixesForecasts
 
 MOST_CELLS = 300
@@ -63,12 +63,12 @@ class Mixture:
         """Return whether the pretrained network is mixed in for data of this step."""
         return self.pretrained and suits(step)
 
-    def usual_weights(self, step: pd.Timedelta) -> list[Usual]:
+    def usual_weights(self, step: pd.Timedelta) -> list[UsualWeight]:
         """Return the usual weight of each forecast that is mixed in; none if nothing is."""
-        found = [Usual(0.5), Usual(0.0)] if self.has_experts else []
+        found = [UsualWeight(0.5), UsualWeight(0.0)] if self.has_experts else []
         if self.reads_pretrained(step):
             weight = pretrained_weight(self.window.horizon, step, self.n_trained * step / DAY)
-            found.append(Usual(weight, 2.0))
+            found.append(UsualWeight(weight, 2.0))
         return [*found, NEWEST] if found else []
 
     def known_windows(self, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
@@ -135,7 +135,7 @@ class Mixture:
             self.usual_weights(calendar.step),
             torch.from_numpy(np.where(seen, y, np.nan)),
             past.scale(torch.from_numpy(origins))[1],
-            Windows(
+            MixtureWindows(
                 first, torch.from_numpy(steps), horizon, len(origins), every,
                 clock.before, clock.day,
             ),

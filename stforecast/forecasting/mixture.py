@@ -43,7 +43,7 @@ SMALLEST = 1e-9
 """Smallest size of what is divided by."""
 
 
-class Usual(NamedTuple):
+class UsualWeight(NamedTuple):
     """The usual weight of a forecast, to which errors that are few draw the fitted one.
 
     Attributes:
@@ -55,14 +55,14 @@ class Usual(NamedTuple):
     counts: float = 0.2
 
 
-NEWEST = Usual(0.0, 0.5)
+NEWEST = UsualWeight(0.0, 0.5)
 """Weight of the newest reading as a forecast."""
 
-CORRECTIONS = (Usual(0.0, 0.5), Usual(0.0, 0.5))
+CORRECTIONS = (UsualWeight(0.0, 0.5), UsualWeight(0.0, 0.5))
 """Weights of the line and of the mean error at a time of the day."""
 
 
-class Windows(NamedTuple):
+class MixtureWindows(NamedTuple):
     """Windows whose errors are known in part, and then those to forecast.
 
     Attributes:
@@ -119,10 +119,10 @@ def known_windows(starts: np.ndarray, spec: WindowSpec, week: int) -> tuple[np.n
 
 def mixed(
     forecasts: Sequence[Tensor],
-    usual: Sequence[Usual],
+    usual: Sequence[UsualWeight],
     y: Tensor,
     spread: Tensor,
-    windows: Windows,
+    windows: MixtureWindows,
     n_mixed: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the mixture of forecasts, and the weight of each but the first.
@@ -178,7 +178,7 @@ def mixed(
     return found, shares
 
 
-def line(forecast: Tensor, error: Tensor, trust: Tensor, windows: Windows) -> Tensor:
+def line(forecast: Tensor, error: Tensor, trust: Tensor, windows: MixtureWindows) -> Tensor:
     """Return a + b m of each forecast m, fitted to the errors of the last days.
 
     Args:
@@ -201,7 +201,7 @@ def line(forecast: Tensor, error: Tensor, trust: Tensor, windows: Windows) -> Te
     return a[..., None] + b[..., None] * (forecast - mean[..., None])
 
 
-def habit(forecast: Tensor, error: Tensor, trust: Tensor, windows: Windows) -> Tensor:
+def habit(forecast: Tensor, error: Tensor, trust: Tensor, windows: MixtureWindows) -> Tensor:
     """Return the mean error at the time of day of each target; the arguments are those of `line`.
 
     It is that of the last seven steps at this time that are known when the window begins.
@@ -220,7 +220,7 @@ def habit(forecast: Tensor, error: Tensor, trust: Tensor, windows: Windows) -> T
     return total / (count + HABIT * windows.per_step)
 
 
-def _by_step(parts: Sequence[Tensor], windows: Windows) -> Tensor:
+def _by_step(parts: Sequence[Tensor], windows: MixtureWindows) -> Tensor:
     """Return sums of values of targets by their steps, from the first window's on.
 
     Args:
@@ -242,7 +242,7 @@ def _summed(values: Tensor) -> Tensor:
     return torch.nn.functional.pad(values.cumsum(-1), (1, 0))
 
 
-def in_turn(products: Tensor, weeks: Tensor | float, usual: Sequence[Usual]) -> Tensor:
+def in_turn(products: Tensor, weeks: Tensor | float, usual: Sequence[UsualWeight]) -> Tensor:
     """Return the weight of each forecast in a mixture of those before it, `(forecasts - 1, …)`.
 
     Args:

@@ -33,7 +33,7 @@ VALUES = 2**17
 
 
 @dataclass(frozen=True, eq=False)
-class Forecasts:
+class WindowBands:
     """Bands and targets of windows, z-scored.
 
     Attributes:
@@ -48,9 +48,9 @@ class Forecasts:
     y: np.ndarray
     mask: np.ndarray
 
-    def of_cells(self, some: slice) -> Forecasts:
+    def of_cells(self, some: slice) -> WindowBands:
         """Return the bands and targets of some cells."""
-        return Forecasts(self.starts, self.bands.of_cells(some), self.y[some], self.mask[some])
+        return WindowBands(self.starts, self.bands.of_cells(some), self.y[some], self.mask[some])
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,8 +177,8 @@ class Calibration:
 
 def calibrate(
     data: PreparedSeries,
-    known: Forecasts,
-    coming: Forecasts,
+    known: WindowBands,
+    coming: WindowBands,
     options: IntervalOptions,
     scale: ErrorScale | None = None,
 ) -> tuple[Bands, dict[float, Calibration]]:
@@ -214,7 +214,7 @@ def calibrate(
     return bands, whole
 
 
-def fit_scale(data: PreparedSeries, known: Forecasts) -> ErrorScale:
+def fit_scale(data: PreparedSeries, known: WindowBands) -> ErrorScale:
     """Fit the size of errors by time to the known windows of a series."""
     own = known.of_cells(fitted(len(known.y)))
     errors = np.where(own.mask, np.abs(own.y - own.bands.centre), np.nan)
@@ -223,7 +223,11 @@ def fit_scale(data: PreparedSeries, known: Forecasts) -> ErrorScale:
 
 
 def _calibrate(
-    z: np.ndarray, calendar: Calendar, known: Forecasts, coming: Forecasts, scale: ErrorScale | None
+    z: np.ndarray,
+    calendar: Calendar,
+    known: WindowBands,
+    coming: WindowBands,
+    scale: ErrorScale | None,
 ) -> tuple[Bands, dict[float, Calibration]]:
     """Calibrate the bands of some cells, as all arguments are; see `calibrate`."""
     of_known = sizes = np.ones((1, 1, 1))

@@ -48,7 +48,7 @@ WILD_DAYS = 7
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class CellStates:
     """What the readings of a history say of its cells.
 
     Attributes:
@@ -71,7 +71,7 @@ def find_states(
     hours: float,
     rare: float,
     unbelieved: Values | None = None,
-) -> Found:
+) -> CellStates:
     """Judge the readings of a history.
 
     Args:
@@ -103,7 +103,7 @@ def find_states(
             broken[begin:end, cell] = True
         if end == n:
             state[cell], since[cell] = kind, begin
-    return Found(state, since, broken & ~unbelieved)
+    return CellStates(state, since, broken & ~unbelieved)
 
 
 def _repeats(readings: Values, least: int) -> Values:

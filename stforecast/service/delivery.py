@@ -23,7 +23,7 @@ from data_prep.preparation import preparation_of
 from stforecast.service.expected import (
     SPAN,
     Expected,
-    Usual,
+    UsualDistance,
     Values,
     expect,
     paired,
@@ -253,7 +253,7 @@ class Delivery:
     lead: int
     hour: int
     cells: list[str]
-    usual: Usual
+    usual: UsualDistance
     lowest: float
     history: Values | None = None
     least: float = LEAST_FACTOR
@@ -305,7 +305,7 @@ def _corrections(given: pd.DataFrame, known: pd.DataFrame, rows: pd.Series) -> D
     before = Expected(pd.DatetimeIndex(known.index), values, width, width, np.isfinite(values))
     least = LEAST_CORRECTED if known.shape[1] > 1 else LEAST_OF_FEW
     return _in_another_unit(Delivery(
-        given.to_numpy(), before, 0, 0, [], Usual(spread=0.0), 0.0, values,
+        given.to_numpy(), before, 0, 0, [], UsualDistance(spread=0.0), 0.0, values,
         least, "the records that they replace",
     ))  # fmt: skip
 

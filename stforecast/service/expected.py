@@ -389,7 +389,7 @@ def rarity_of(
     return Rarity(expected, listed, surely)
 
 
-class Usual(NamedTuple):
+class UsualDistance(NamedTuple):
     """How far nine of ten days, or forecasts, are from their expected values.
 
     Attributes:
@@ -402,7 +402,7 @@ class Usual(NamedTuple):
     spread: float = np.inf
 
 
-def usual_error(readings: Values, expected: Values) -> Usual:
+def usual_error(readings: Values, expected: Values) -> UsualDistance:
     """Return how far days `(days, steps, cells)` usually are from their expected values."""
     y, y_hat = paired(readings, expected)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -410,7 +410,7 @@ def usual_error(readings: Values, expected: Values) -> Usual:
         levels = np.log(y.sum(axis=1) / y_hat.sum(axis=1))
     spreads = [spread(of[np.isfinite(of)]) for of in levels if np.isfinite(of).any()]
     found = [np.asarray(of)[np.isfinite(of)] for of in (totals, spreads)]
-    return Usual(*(float(np.quantile(of, 0.9)) if len(of) else np.inf for of in found))
+    return UsualDistance(*(float(np.quantile(of, 0.9)) if len(of) else np.inf for of in found))
 
 
 def spread(levels: Values) -> float:
@@ -418,7 +418,7 @@ def spread(levels: Values) -> float:
     return float(np.median(np.abs(levels - np.median(levels))))
 
 
-def usual_of_forecasts(before: xr.Dataset, issued: xr.Dataset) -> Usual:
+def usual_of_forecasts(before: xr.Dataset, issued: xr.Dataset) -> UsualDistance:
     """Return how far `tested` and issued forecasts usually are from the readings."""
     parts = [
         np.concatenate([one[name].transpose("time", "horizon", "cell") for one in (before, issued)])
@@ -427,7 +427,7 @@ def usual_of_forecasts(before: xr.Dataset, issued: xr.Dataset) -> Usual:
     return usual_error(*parts)
 
 
-def usual_of_weeks(history: pd.DataFrame, day: int) -> Usual:
+def usual_of_weeks(history: pd.DataFrame, day: int) -> UsualDistance:
     """Return how far the last four weeks were from what the weeks before them say."""
     history = history.iloc[-2 * WEEKS * 7 * day :]
     values, expected = history.to_numpy(), by_weeks(history).values

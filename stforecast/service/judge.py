@@ -10,7 +10,7 @@ import xarray as xr
 
 from data_prep.cube import local_time, step_of
 from stforecast.data.scaling import Scaler
-from stforecast.service.cells import Found, find_states, in_words, spells_of
+from stforecast.service.cells import CellStates, find_states, in_words, spells_of
 from stforecast.service.expected import Expected, Values, rarity_of, readings_of, steps_of_day
 from stforecast.service.folder import ServiceState
 from stforecast.service.settings import MonitorOptions
@@ -44,7 +44,7 @@ class Judged:
     local: pd.DatetimeIndex
     expected: Expected
     rarity: Values
-    found: Found
+    found: CellStates
     missing: Values
     day: int
 

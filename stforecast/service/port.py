@@ -155,7 +155,7 @@ def port_of(scope: Any) -> Port | None:
     return found if isinstance(found, Port) else None
 
 
-class Server(uvicorn.Server):
+class PortServer(uvicorn.Server):
     """uvicorn's server, which does not wait long for handshakes."""
 
     async def startup(self, sockets: Any = None) -> None:
@@ -169,11 +169,11 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
 
 
-def make_server(app: Any, largest: int, **settings: Any) -> Server:
+def make_server(app: Any, largest: int, **settings: Any) -> PortServer:
     """Return a server of an ASGI application, for bodies of `largest` bytes at most."""
     http: Any = functools.partial(Port, largest=largest)
     config = uvicorn.Config(
         app, http=http, ws="none", loop="asyncio", log_level="error", **settings
     )
     config.load()
-    return Server(config)
+    return PortServer(config)

@@ -336,7 +336,7 @@ def make_app(service: ForecastService, token: str = "") -> FastAPI:
             **({401: {"model": Refusal, "description": "No token, or another."}} if token else {}),
         },
     )
-    app.add_middleware(Head)
+    app.add_middleware(HeadAsGet)
 
     @app.middleware("http")
     async def guard(request: Request, call: Callable[[Request], Awaitable[Response]]) -> Response:
@@ -390,7 +390,7 @@ class Described(FastAPI):
         return found
 
 
-class Head:
+class HeadAsGet:
     """Answers HEAD as GET, without the body."""
 
     def __init__(self, app: ASGIApp) -> None:

@@ -15,7 +15,7 @@ from experiments.benchmarks.inversion import (
     weekly_guess,
 )
 from experiments.benchmarks.rotation import unrotated
-from experiments.benchmarks.unrolled import Sent, with_gradients
+from experiments.benchmarks.unrolled import UnrolledUploads, with_gradients
 from experiments.site.measured import RESULTS
 from stforecast.federated.nodes.disclosure import FOUND
 from stforecast.methods import METHODS
@@ -149,7 +149,7 @@ def apart(senders, values, rounds=1):
     heard, sent = zip(*senders.rounds(rounds), strict=True)
     ids = torch.arange(values.shape[1])
     with with_gradients():
-        found = Sent(senders, ids, heard)(values)
+        found = UnrolledUploads(senders, ids, heard)(values)
     assert len({name.partition("/")[0] for name in found}) == rounds
     before, shares = senders.state.clients.params, {}
     for name, t in found.items():

@@ -6,15 +6,15 @@ from experiments.benchmarks import frame, images
 from experiments.benchmarks.images import (
     COLUMNS,
     PROBLEMS,
-    Problem,
+    ImageProblem,
     runner_of_images,
     time_in_turns,
 )
 from vision.backbones.vit import Geometry
 
 SMALL = {
-    "cnn": Problem("small", "cnn", (1, 20, 20), 3, 2),
-    "vit": Problem("small", "vit", (3, 32, 32), 3, 2),
+    "cnn": ImageProblem("small", "cnn", (1, 20, 20), 3, 2),
+    "vit": ImageProblem("small", "vit", (3, 32, 32), 3, 2),
 }
 
 

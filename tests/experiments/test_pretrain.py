@@ -19,7 +19,7 @@ def test_simulated_traffic_is_scaled_and_has_gaps(day):
 
 def test_holidays_are_like_sundays():
     """Without noise, a day that follows Sunday's profile has its values."""
-    draw = pretrain.Draw(np.random.default_rng(3), 200)
+    draw = pretrain.CellDraws(np.random.default_rng(3), 200)
     week = pretrain.weekly_profile(draw, 24)
     log = np.log(np.tile(week, (1, 2)) + 1e-4)
     plain = log.copy()
@@ -41,7 +41,7 @@ def test_a_few_steps_write_weights_that_forecast(tmp_path, monkeypatch):
     with np.load(out) as file:
         arrays = dict(file)
     assert set(pretrained.Pretrained.learned) <= set(arrays)
-    assert pretrained.Network.from_arrays(arrays).hidden.weight.shape == (4, 4)
+    assert pretrained.Perceptron.from_arrays(arrays).hidden.weight.shape == (4, 4)
     shipped = pretrained.trained_arrays()
     assert {n: a.ndim for n, a in arrays.items()} == {n: a.ndim for n, a in shipped.items()}
     assert arrays["window.weight"].shape[1] == shipped["window.weight"].shape[1]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from data_prep.base.errors import InputError
-from stforecast.baselines.pretrained import Network, Past, Pretrained, WallClock, trained_arrays
+from stforecast.baselines.pretrained import Past, Perceptron, Pretrained, WallClock, trained_arrays
 from stforecast.data.clock import Calendar
 from stforecast.data.window_spec import WindowSpec
 
@@ -80,7 +80,7 @@ def test_the_network_is_two_layers_beside_a_linear_map():
     first = both[:, 1:].clip(0)
     second = first + (first @ w["hidden.weight"].T + w["hidden.bias"]).clip(0)
     expected = both[:, 0] + second @ w["output.weight"][0]
-    network = Network.from_arrays(w)
+    network = Perceptron.from_arrays(w)
     found = network(torch.tensor(window).float(), torch.tensor(target).float())
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 

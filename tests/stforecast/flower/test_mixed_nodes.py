@@ -7,7 +7,7 @@ from node_link import TOKEN
 
 from data_prep.base.errors import InputError
 from data_prep.cube import open_cube, write_cube
-from stforecast.flower.node import FlowerNode, Place
+from stforecast.flower.node import FlowerNode, NodePlace
 from stforecast.flower.server_app import serve
 from stforecast.forecasting.forecaster import Forecaster
 
@@ -117,7 +117,7 @@ def test_nodes_with_other_services_train_as_one_process_does(method, three, tmp_
 def test_a_node_without_what_its_model_reads_is_refused(model, message, three):
     run, link, _ = three("fedproto")
     with pytest.raises(InputError, match=message):
-        FlowerNode(run, Place.of({**link.configs[0], "model": model}, TOKEN))
+        FlowerNode(run, NodePlace.of({**link.configs[0], "model": model}, TOKEN))
 
 
 def test_inputs_of_another_step_are_refused_before_training(three):
@@ -125,7 +125,7 @@ def test_inputs_of_another_step_are_refused_before_training(three):
     coarse = open_cube(link.configs[1]["data"]).load().isel(time=slice(None, None, 2))
     write_cube(coarse, link.configs[1]["data"])
     with pytest.raises(InputError, match=r"120 minutes, .*60 minutes"):
-        FlowerNode(run, Place.of(link.configs[1], TOKEN))
+        FlowerNode(run, NodePlace.of(link.configs[1], TOKEN))
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_inputs_of_another_step_are_refused_before_training(three):
 def test_a_model_that_the_federation_has_not_is_refused(settings, model, message, federation):
     run, link, _ = federation("fedproto", **settings)
     with pytest.raises(InputError, match=message):
-        FlowerNode(run, Place.of({**link.configs[0], "model": model}, TOKEN))
+        FlowerNode(run, NodePlace.of({**link.configs[0], "model": model}, TOKEN))
 
 
 def test_a_method_that_sends_encoders_is_refused_before_the_app_is_written(federation):

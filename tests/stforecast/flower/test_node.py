@@ -20,7 +20,7 @@ from stforecast.federated.nodes.messages import Finished, Message
 from stforecast.federated.nodes.run_settings import check_owners
 from stforecast.federated.runs.checkpoint import newest_sound
 from stforecast.federated.uploads.masking import SecureSums
-from stforecast.flower.node import FlowerNode, Place
+from stforecast.flower.node import FlowerNode, NodePlace
 from stforecast.flower.server_app import mean_test_errors, prepare_continuation, serve
 from stforecast.flower.settings import RunSettings, parse_owner, read_run, write_app
 from stforecast.forecasting.config import resolve
@@ -339,13 +339,13 @@ def test_a_node_without_its_file_is_told_of_and_not_let_in(federation, caplog):
 )
 def test_a_node_needs_its_configuration(config, reason):
     with pytest.raises(InputError, match=reason):
-        Place.of(config, TOKEN)
+        NodePlace.of(config, TOKEN)
 
 
 def test_numbers_beyond_the_federation_are_refused(federation):
     run, link, _ = federation()
     with pytest.raises(InputError, match=r"2 clients .*number 2"):
-        FlowerNode(run, Place.of({**link.configs[1], "first-client": 2}, TOKEN))
+        FlowerNode(run, NodePlace.of({**link.configs[1], "first-client": 2}, TOKEN))
 
 
 def test_an_unknown_task_is_refused(federation):
@@ -473,7 +473,7 @@ def test_a_node_without_any_error_counts_if_errors_have_a_limit():
 def test_a_server_cannot_choose_a_node_s_folder(token, federation):
     _, link, _ = federation()
     with pytest.raises(InputError, match="calls the run"):
-        Place.of(link.configs[0], token)
+        NodePlace.of(link.configs[0], token)
 
 
 def test_a_node_does_not_go_on_with_other_data(federation, cube, tmp_path):
@@ -481,17 +481,17 @@ def test_a_node_does_not_go_on_with_other_data(federation, cube, tmp_path):
     run, link, _ = federation("fedavg")
     serve(link, run)
     config = link.configs[1]
-    FlowerNode(run, Place.of(config, TOKEN))
+    FlowerNode(run, NodePlace.of(config, TOKEN))
     write_cube(cube.isel(cell=[2, 1]), config["data"])
     with pytest.raises(InputError, match=r"round-0002: .*cube"):
-        FlowerNode(run, Place.of(config, TOKEN))
+        FlowerNode(run, NodePlace.of(config, TOKEN))
 
 
 def test_a_node_with_another_step_is_refused(federation, tmp_path):
     run, _, _ = federation("fuels")
     other = dataclasses.replace(run, step=pd.Timedelta("10min"))
     with pytest.raises(InputError, match=r"60 minutes, .*10 minutes"):
-        FlowerNode(other, Place(tmp_path / "a.nc", 0, tmp_path / "a"))
+        FlowerNode(other, NodePlace(tmp_path / "a.nc", 0, tmp_path / "a"))
 
 
 def test_nodes_follow_the_zone_and_the_unit_of_the_federation(federation, cube, tmp_path):
@@ -505,7 +505,7 @@ def test_nodes_follow_the_zone_and_the_unit_of_the_federation(federation, cube, 
     other = own.copy().assign_attrs(time_zone="Asia/Tokyo")
     other["internet"] = (own["internet"] / 1000).assign_attrs(units="GB")
     first, second = (
-        Place(write_cube(data, tmp_path / name), 0, tmp_path / f"out-{name}")
+        NodePlace(write_cube(data, tmp_path / name), 0, tmp_path / f"out-{name}")
         for name, data in (("own.nc", own), ("other.nc", other))
     )
     expected, found = (FlowerNode(alike, place).own.data for place in (first, second))
@@ -534,7 +534,7 @@ def test_a_node_whose_data_cannot_be_converted_is_refused(
     odd = cube.copy().assign_attrs(attrs)
     odd["internet"] = cube["internet"].assign_attrs(units=units)
     with pytest.raises(InputError, match=reason):
-        FlowerNode(run, Place(write_cube(odd, tmp_path / "odd.nc"), 0, tmp_path / "a"))
+        FlowerNode(run, NodePlace(write_cube(odd, tmp_path / "odd.nc"), 0, tmp_path / "a"))
 
 
 def test_an_unknown_zone_of_a_federation_is_refused(federation):
@@ -580,7 +580,7 @@ def test_a_finished_federation_goes_on_with_new_data(
         write_cube(cube.isel(cell=slice(first, end)), tmp_path / f"{name}.nc")
     other = "f" * 16
     monkeypatch.setattr("secrets.token_hex", lambda n: other)
-    begun = FlowerNode(further, Place.of(link.configs[1], other)).node.trainer.state.clients
+    begun = FlowerNode(further, NodePlace.of(link.configs[1], other)).node.trainer.state.clients
     ended = before["b"].clients.flat()
     for name, t in begun.flat().items():
         if not name.startswith(("sizes", "memory/")):
@@ -608,5 +608,5 @@ def test_a_run_that_has_not_finished_cannot_go_on(federation, tmp_path):
 
 def test_a_node_that_was_not_there_before_begins_anew(federation, caplog):
     run, link, _ = federation()
-    FlowerNode(dataclasses.replace(run, after="f" * 16), Place.of(link.configs[0], TOKEN))
+    FlowerNode(dataclasses.replace(run, after="f" * 16), NodePlace.of(link.configs[0], TOKEN))
     assert "no state" in caplog.text

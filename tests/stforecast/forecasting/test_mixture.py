@@ -11,8 +11,8 @@ from stforecast.forecasting.mixture import (
     PRIOR,
     RECENT,
     TRUSTED,
-    Usual,
-    Windows,
+    MixtureWindows,
+    UsualWeight,
     known_windows,
     mixed,
 )
@@ -26,7 +26,7 @@ def windows_before(starts, spec=SPEC, day=1):
     first = np.concatenate([origins, starts])
     targets = torch.from_numpy(first[:, None] + np.arange(spec.horizon))
     before = torch.sub
-    return Windows(first, targets, spec.horizon, len(origins), every, before, day)
+    return MixtureWindows(first, targets, spec.horizon, len(origins), every, before, day)
 
 
 def targets_of(series, windows):
@@ -43,7 +43,7 @@ def mix(series, starts, first=0.0, second=1.0, usual=0.0, spread=1e9):
     forecasts = [torch.full(shape, value) for value in (first, second, usual)]
     y = targets_of(series, windows)
     spreads = torch.full(y.shape[:2], spread)
-    return mixed(forecasts, (Usual(0.5), Usual(0.0)), y, spreads, windows)
+    return mixed(forecasts, (UsualWeight(0.5), UsualWeight(0.0)), y, spreads, windows)
 
 
 def weigh(series, starts, **settings):
@@ -133,7 +133,10 @@ def test_a_mixture_is_that_of_plain_loops(horizon, day, asked):
         before = torch.from_numpy(series.T).nan_to_num(0.0)
         before = before[:, (windows.targets - day).clamp(min=0)]
         forecasts = [0.3 * of[:, first] + (0.5 + 0.3 * k) * before for k, of in enumerate(drawn)]
-        usual, spread = [Usual(0.5), Usual(0.3, 0.5)], torch.rand(2, 100, generator=seeded())
+        usual, spread = (
+            [UsualWeight(0.5), UsualWeight(0.3, 0.5)],
+            torch.rand(2, 100, generator=seeded()),
+        )
         return forecasts, usual, y, 0.3 + spread[:, first[: windows.n_known]], windows
 
     found = mixed(*arguments(asked))

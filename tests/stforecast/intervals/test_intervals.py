@@ -16,7 +16,7 @@ from stforecast.data.window_spec import WindowSpec
 from stforecast.federated.runs.model_files import write_model
 from stforecast.forecasting.config import read_by
 from stforecast.intervals.bands import Bands, IntervalOptions, clip, widened
-from stforecast.intervals.calibration import Calibration, Forecasts, calibrate
+from stforecast.intervals.calibration import Calibration, WindowBands, calibrate
 from stforecast.intervals.radii import ErrorScale
 from stforecast.methods import METHODS
 from stforecast.metrics.interval import pair_coverages
@@ -52,9 +52,9 @@ def test_quantiles_are_conformalised_from_where_they_are():
     data = prepared(np.arange(-120.0, 120.0))
     y, mask = shaped(range(9)), np.ones((1, 9, 1), bool)
     # Too wide by 1 everywhere: every score is -1.
-    known = Forecasts(np.arange(9), Bands(y, {0.8: (y - 1, y + 1)}), y, mask)
+    known = WindowBands(np.arange(9), Bands(y, {0.8: (y - 1, y + 1)}), y, mask)
     bands = Bands(shaped([50.0]), {0.8: (shaped([40.0]), shaped([60.0]))})
-    test = Forecasts(np.array([9]), bands, shaped([50]), mask[:, :1])
+    test = WindowBands(np.array([9]), bands, shaped([50]), mask[:, :1])
     calibrated, after = calibrate(data, known, test, IntervalOptions("conformal"))
     assert [b.item() for b in calibrated.bounds[0.8]] == [41.0, 59.0]
     assert after[0.8].radius.ravel().tolist() == [-1.0, -1.0]
@@ -288,7 +288,7 @@ def test_quantiles_are_normalised_from_where_they_are():
         y, mask = data.targets(starts)
         centre = np.zeros(y.shape)
         bands[name] = Bands(centre, {0.8: (centre - 5.0, centre + 5.0)})
-        parts[name] = Forecasts(starts, bands[name], y, mask)
+        parts[name] = WindowBands(starts, bands[name], y, mask)
     found, after = calibrate(data, parts["known"], parts["coming"], IntervalOptions("normalised"))
     lower, upper = found.bounds[0.8]
     assert ((lower > -5) & (lower < 0) & (upper > 0) & (upper < 5)).all(), "they were too wide"
@@ -399,7 +399,7 @@ def test_each_side_of_skewed_errors_misses_its_own_share():
     """Of bursts from a low level, as many lie above the upper bound as below the lower one."""
     data = prepared(np.random.default_rng(5).exponential(size=24 * 80))
     parts = [
-        Forecasts(starts, Bands(y * 0, {0.8: (y * 0, y * 0)}), y, mask)
+        WindowBands(starts, Bands(y * 0, {0.8: (y * 0, y * 0)}), y, mask)
         for starts in (data.calibration, data.split.test)
         for y, mask in [data.targets(starts)]
     ]
@@ -499,8 +499,8 @@ def test_a_scale_does_not_carry_bounds_further_than_errors_were(monkeypatch):
     data = prepared(np.random.default_rng(8).normal(size=240))
     (y, mask), (later, seen) = map(data.targets, (data.calibration, data.split.test))
     zero, far = np.zeros(y.shape), np.full(later.shape, 9.0)
-    known = Forecasts(data.calibration, Bands(zero, {0.8: (zero, zero)}), y, mask)
-    coming = Forecasts(data.split.test, Bands(far, {0.8: (far, far)}), far + later, seen)
+    known = WindowBands(data.calibration, Bands(zero, {0.8: (zero, zero)}), y, mask)
+    coming = WindowBands(data.split.test, Bands(far, {0.8: (far, far)}), far + later, seen)
     found, after = calibrate(data, known, coming, IntervalOptions("normalised"))
     largest = np.maximum.accumulate(np.append(np.abs(y).max(), np.abs(later)))
     assert (found.bounds[0.8][1].ravel() - 9 <= 2 * largest[:-1] + 1e-5).all()

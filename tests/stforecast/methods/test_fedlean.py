@@ -14,7 +14,7 @@ from stforecast.federated.core.data import ClientData
 from stforecast.forecasting.config import defaults, resolve
 from stforecast.forecasting.fit import prepare_series
 from stforecast.forecasting.mixed_forecasts import pretrained_weight
-from stforecast.forecasting.mixture import Usual
+from stforecast.forecasting.mixture import UsualWeight
 from stforecast.forecasting.runs import facts_of
 from stforecast.forecasting.trained_method import build_method, client_samples, federate
 from stforecast.methods import fedlean
@@ -295,7 +295,7 @@ def test_the_profile_helps_where_weeks_repeat():
 
 def test_the_pretrained_network_is_mixed_in_by_known_errors(table, monkeypatch):
     """Its weight is a third of the least-squares one of seven days, and two thirds of the usual."""
-    nothing = Usual(0.0, 1e12)  # What is mixed in after it would have weights of its own.
+    nothing = UsualWeight(0.0, 1e12)  # What is mixed in after it would have weights of its own.
     monkeypatch.setattr("stforecast.forecasting.mixture.CORRECTIONS", (nothing, nothing))
     monkeypatch.setattr("stforecast.forecasting.mixed_forecasts.NEWEST", nothing)
     monkeypatch.setattr("stforecast.forecasting.mixture.TRUSTED", 1e9)

@@ -13,7 +13,7 @@ from data_prep.cube import open_cube
 from data_prep.sets.table import prepare
 from stforecast.cli.main import main
 from stforecast.service.delivery import Delivery, _in_another_unit, _named, _swapped, digit_of
-from stforecast.service.expected import Expected, Usual
+from stforecast.service.expected import Expected, UsualDistance
 from stforecast.service.folder import last_state, read_state
 from stforecast.service.held import held_back
 from stforecast.service.monitor import HELD as ALARM_OF_HELD
@@ -102,7 +102,9 @@ def test_levels_of_many_cells_are_doubted_from_the_same_factor_up_and_down(facto
     own = np.arange(1.0, 49).reshape(8, 6)
     times = pd.date_range("2024-02-10", periods=8, freq="h")
     expected = Expected(times, own, own, own, own > 0)
-    doubt = _in_another_unit(Delivery(factor * own, expected, 0, 0, [], Usual(0.1, 0.1), 1.0))
+    doubt = _in_another_unit(
+        Delivery(factor * own, expected, 0, 0, [], UsualDistance(0.1, 0.1), 1.0)
+    )
     assert (doubt is not None) == found
     assert doubt is None or doubt.factor == 1.0  # No unit is near, so no factor is named.
 
@@ -113,7 +115,7 @@ def test_places_are_assigned_only_where_cells_are_nearer_to_what_others_had(orde
     times = pd.date_range("2024-02-10", periods=8, freq="h")
     expected = Expected(times, own, own / 50, own / 50, own > 0)
     off = own[:, order] + [3.0, -3.0, 0.0, 0.0]
-    of = Delivery(off, expected, 0, 0, list("abcd"), Usual(0.1, 0.1), 1.0)
+    of = Delivery(off, expected, 0, 0, list("abcd"), UsualDistance(0.1, 0.1), 1.0)
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
     if order == sorted(order):  # Two cells are odd, but nearest to their own places.
         assert _swapped(of) is None
