@@ -1176,6 +1176,20 @@ def test_units_that_do_not_convert_are_refused_by_name(tmp_path):
         read(tmp_path / "all")
 
 
+@pytest.mark.parametrize("encoding", ["gb18030", "cp949"])
+def test_signs_of_full_width_do_not_hide_an_encoding(tmp_path, encoding):
+    time, cell, load, share = {
+        "gb18030": ("开始时间", "小区", "小区下行流量", "利用率"),
+        "cp949": ("시간", "기지국", "하향 트래픽", "사용률"),
+    }[encoding]
+    rows = [f"{t},{c},{i + 0.5},{i + 0.25}" for i, t in enumerate(HOURS) for c in "ab"]
+    head = f"{time},{cell},{load}（MB）,{share}（％）"
+    path = save(tmp_path, "\n".join([head, *rows, ""]), encoding=encoding)
+    found = read(path, time=time, cell=cell)
+    units = {name: values.attrs["units"] for name, values in found.data_vars.items()}
+    assert units == {f"{load}（MB）": "MB", f"{share}（％）": "%"}
+
+
 def test_columns_of_cells_have_one_unit(tmp_path):
     path, rows = tmp_path / "wide.csv", [(t, i + 1.5) for i, t in enumerate(HOURS)]
 
