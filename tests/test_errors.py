@@ -98,8 +98,8 @@ QUOTED = r"(shlex\.)?quote\(|typed\[|within\[0\]$|(name|found\[0\]|path\.stem\.l
 """What is quoted, or quoted before, or the name of a data set."""
 
 BUILT = {
-    "data_prep/preparation.py", "data_prep/readers/columns.py", "data_prep/readers/times.py",
-    "vision/partition/base.py",
+    "data_prep/preparation.py", "data_prep/readers/columns.py", "data_prep/readers/decode.py",
+    "data_prep/readers/times.py", "vision/partition/base.py",
 }  # fmt: skip
 """Files with a text whose options follow from what was found."""
 

@@ -78,7 +78,8 @@ def _of_pairs(text: bytes) -> str:
     """
     runs = re.findall(rb"[\x80-\xff]+", text)
     pairs = {run[i : i + 2] for run in runs for i in range(0, len(run), 2)}
-    usual = [pair for pair in pairs if len(pair) == 2 and 0xB0 <= pair[0] <= 0xD7]
+    signs = (0xA1, 0xA3)  # Of punctuation and of full width, such as brackets.
+    usual = [p for p in pairs if len(p) == 2 and (0xB0 <= p[0] <= 0xD7 or p[0] in signs)]
     if any(len(run) % 2 for run in runs) or len(usual) <= max(1, 0.9 * len(pairs)):
         return ""
     return "cp949" if len(usual) > 7 and max(pair[0] for pair in usual) <= 0xC8 else "gb18030"

@@ -179,8 +179,12 @@ def decide_decimal(
     if (beside or "comma" in unclear) and any(c.str.contains(date).any() for c in dotted):
         log.info(origin, f"{shown}: a decimal comma, as dates have points")
         return "comma"
-    one, other = ("comma", "point") if "comma" in unclear else ("point", "comma")
-    both = Words(f"pass {{decimal:{one}}} if it is decimal, {{decimal:{other}}} for thousands")
+    one: Decimal = "comma" if "comma" in unclear else "point"
+    both = Words(
+        "pass {decimal:comma} if it is decimal, {decimal:point} for thousands"
+        if one == "comma"
+        else "pass {decimal:point} if it is decimal, {decimal:comma} for thousands"
+    )
     what = f"{shown}: a decimal {one} or a separator of thousands? "
     raise InputError(f"{origin.name}: {what}", remedy or both)
 

@@ -18,7 +18,7 @@ from data_prep.readers.head import times_across
 from data_prep.readers.options import CLOCK, TIME, TableOptions
 from data_prep.readers.origin import Origin, StepLog
 from data_prep.readers.table import Table
-from data_prep.readers.time_columns import MOST, SEEN, find_times, kind_of
+from data_prep.readers.time_columns import MOST, SEEN, are_ends, find_times, kind_of
 from data_prep.readers.times import SERIALS, from_serials
 from data_prep.readers.written_times import CLOCK_LIKE, MONTH, TIME_LIKE
 
@@ -55,7 +55,7 @@ def apply(tables: Sequence[Table], options: TableOptions) -> list[Table]:
 
 def times_down(table: Table) -> Table:
     """Return a long table of one that has a column for each time, or for each hour of a day."""
-    across, name = times_across(table.names), TIME
+    across, name, spans = times_across(table.names), TIME, {}
     if across and TIME in table:
         if kind_of(table[TIME]) not in ("clock", "hour") or CLOCK in table:
             return table  # Its rows have times already.
@@ -65,7 +65,8 @@ def times_down(table: Table) -> Table:
         hours = [c for c in table.names if re.match(hour, c)]
         clocks = {c: re.sub(r"(?i)^(hour|hr|h)[ _]?|h$", "", c) for c in hours}
         if len(hours) < FEWEST_ACROSS:
-            clocks = _spans_of_a_day(table.names, table.origin) or _numbered(table.columns)
+            spans = _spans_of_a_day(table.names, table.origin)
+            clocks = spans or _numbered(table.columns)
         if not clocks or CLOCK in table:
             return table
         table, across, name = table.rename(clocks), list(clocks.values()), CLOCK
@@ -78,7 +79,8 @@ def times_down(table: Table) -> Table:
     texts = table.columns.with_columns(pl.col(across).cast(pl.String))
     long = texts.unpivot(across, index=others, variable_name=name, value_name="value")
     rows = np.tile(np.arange(len(table)), len(across))
-    return table.with_(columns=long, origin=table.origin.of_rows(rows), beside=others)
+    ends = across[-1] if not spans and are_ends(across) else ""
+    return table.with_(columns=long, origin=table.origin.of_rows(rows), beside=others, ends=ends)
 
 
 def _totals(others: pl.DataFrame, values: pl.DataFrame) -> list[str]:

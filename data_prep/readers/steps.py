@@ -122,7 +122,7 @@ class _Rows:
         )
         _ask_for_files(times, self.table, options)
         cell_at = np.zeros(len(times), dtype=np.int64) if self.cell_at is None else self.cell_at
-        axis = place_times(times, cell_at, zone, origin, options)
+        axis = place_times(times, cell_at, zone, origin, options, self.table.ends)
         at = axis.at
         if options.resampling is not None:
             at = np.unique(axis.times, return_inverse=True)[1]

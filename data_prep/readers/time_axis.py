@@ -11,10 +11,11 @@ import numpy as np
 import pandas as pd
 
 from data_prep.base.errors import InputError, Words, in_minutes
+from data_prep.readers.columns import frequency
 from data_prep.readers.options import TableOptions
 from data_prep.readers.origin import Origin, StepLog
 from data_prep.readers.resampling import DAY, even_step, refuse_gap
-from data_prep.readers.times import regular_steps, to_wall
+from data_prep.readers.times import regular_steps, to_wall, usual_step
 
 HOUR = pd.Timedelta("1h")
 
@@ -157,12 +158,14 @@ def place_times(
     zone: str | None,
     origin: Origin,
     options: TableOptions,
+    ends: str | None = None,
 ) -> TimeAxis:
     """Put rows on even steps.
 
     Times on the wall clock of a given zone become UTC, unless their steps are even only on that
     clock, such as days. Times with an offset that are so even are put on the clock. Longer steps of
-    whole days are days on the zone's clock; other longer steps are even in UTC.
+    whole days are days on the zone's clock; other longer steps are even in UTC. Where a column
+    holds the `ends` of steps, longer steps are of their begins.
     """
     name, clock = origin.name, options.clock
     if zone is None and clock == "utc" and options.time_zone not in ("", None, "UTC"):
@@ -182,6 +185,7 @@ def place_times(
     if clock == "local" and options.time_zone and not _is_even_on_wall(times, zone):
         times = to_utc(times, cell_at, zone, origin, options.gaps)
         clock = "utc"
+    times = _begins(times, ends, options, origin) if ends else times
     if options.resampling is None:
         if clock == "utc" and zone != "UTC" and _are_days(wall := to_wall(times, zone), zone):
             times, clock = wall, "local"
@@ -207,6 +211,20 @@ def place_times(
     bounds = begin_in_utc(pd.DatetimeIndex([*steps, steps[-1] + length]), zone)
     begins, ns = bounds[:-1].asi8, times.as_unit("ns").asi8
     return TimeAxis(steps, at, ns, begins, "local", zone, np.diff(bounds.asi8))
+
+
+def _begins(
+    times: pd.DatetimeIndex, ends: str, options: TableOptions, origin: Origin
+) -> pd.DatetimeIndex:
+    """Return times that are the ends of steps, as begins if they are put into longer steps."""
+    found, unique = f"column {ends!r} holds the ends of steps", times.unique().sort_values()
+    if len(unique) > 1 and options.agg in ("sum", "mean"):
+        log.info(origin, f"{found}; the value of 08:00 is put into the step that ends then")
+        return times - usual_step(unique)
+    step = frequency(usual_step(unique)) if len(unique) > 1 else "1h"
+    begins = Words("pass {resample} {agg:mean} for their begins", resample=step)
+    log.info(origin, f"{found}, which are kept: the value of 08:00 is of the step before; ", begins)
+    return times
 
 
 def _axis(

@@ -53,7 +53,7 @@ log = StepLog("times")
 
 def apply(table: Table, options: TableOptions) -> Table:
     """Give a table one column of times, made of their parts, or of the first time and a step."""
-    table = join_times(table)
+    table = join_times(_with_ends(table))
     if options.start and options.step and "start" not in table.decided:
         table = _set_times(table, options)
     elif not table.times:
@@ -225,26 +225,33 @@ def find_times(table: Table, options: TableOptions) -> list[str]:
         shown = f"columns {', '.join(others)} and {last}" if others else f"column {last}"
         other = Words("pass {time} for another")
         log.info(table.origin, f"using {shown} for the times; ", other)
-        if ends := [c for c in found if _ends_steps(table[c])]:
-            log.info(
-                table.origin,
-                f"{ends[-1]} names the ends of steps, which are kept: the value of 08:00 is of "
-                "what came before",
-            )
     return found or ([TIME] if TIME in columns else [])
 
 
-def _ends_steps(column: pl.Series) -> bool:
-    """Return whether a column holds the ends of steps: by its name, or as hours 1 to 24.
+def are_ends(texts: Sequence[str]) -> bool:
+    """Return whether times of a day are the ends of steps: 24:00 is the last one, and 0:00 is none.
 
-    >>> _ends_steps(pl.Series("Stunde", [1, 24])), _ends_steps(pl.Series("Period End", ["08:00"]))
-    (True, True)
-    >>> _ends_steps(pl.Series("hour", [0, 23])), _ends_steps(pl.Series("Weekend", ["08:00"]))
+    >>> are_ends(["1", "24"]), are_ends(["0", "24"]), are_ends(["4.3.2024 24:00", "5.3.2024 1:00"])
+    (True, False, True)
+    >>> are_ends(["23:00-24:00", "05:00-06:00"]), are_ends(["24:00", "25:00"])
     (False, False)
     """
-    if re.search(r"(?i)(^|[^a-z])(end|ending|ende|fin)([^a-z]|$)", column.name):
-        return True
-    return _are_within(column, 1, 24) and bool(column.head(SEEN).cast(pl.String).eq("24").any())
+    clock = r"(?:^\s*|[T\s,_])(\d{1,2})(?:(?:\.0)?\s*$|\s?(?::|[hH]|Uhr|[时時시点])\s?([0-5]\d)?)"
+    parts = pl.Series(texts, dtype=pl.String).str.extract_groups(clock).struct.unnest()
+    hours, minutes = (parts[c].fill_null("0").cast(pl.Int64) for c in parts.columns)
+    found = (60 * hours + minutes).filter(parts[parts.columns[0]].is_not_null())
+    return found.max() == 24 * 60 and found.min() != 0
+
+
+def _with_ends(table: Table) -> Table:
+    """Return a table with the column of times that are ends of steps: by its name, or its times."""
+    if table.ends is not None:
+        return table
+    by_name = r"(?i)(^|[^a-z])(end|ending|ende|fin)([^a-z]|$)"
+    clocks = [c for c in table.times if table[c].dtype == pl.String or kind_of(table[c]) == "hour"]
+    ends = [c for c in table.times if re.search(by_name, c)]
+    ends += [c for c in clocks if are_ends([str(v) for v in table.codes(c)[1]])]
+    return table.with_(ends=next(iter(ends), ""))
 
 
 def _date_parts(table: Table) -> list[str]:

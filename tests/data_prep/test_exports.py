@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mentions import mentions
 
-from data_prep.base.errors import InputError
+from data_prep.base.errors import InputError, Words
 from data_prep.cube import open_cube
 from data_prep.readers.units import canonical, scale_of
 from data_prep.sets.table import read
@@ -1176,6 +1176,20 @@ def test_units_that_do_not_convert_are_refused_by_name(tmp_path):
         read(tmp_path / "all")
 
 
+@pytest.mark.parametrize("encoding", ["gb18030", "cp949"])
+def test_signs_of_full_width_do_not_hide_an_encoding(tmp_path, encoding):
+    time, cell, load, share = {
+        "gb18030": ("开始时间", "小区", "小区下行流量", "利用率"),
+        "cp949": ("시간", "기지국", "하향 트래픽", "사용률"),
+    }[encoding]
+    rows = [f"{t},{c},{i + 0.5},{i + 0.25}" for i, t in enumerate(HOURS) for c in "ab"]
+    head = f"{time},{cell},{load}（MB）,{share}（％）"
+    path = save(tmp_path, "\n".join([head, *rows, ""]), encoding=encoding)
+    found = read(path, time=time, cell=cell)
+    units = {name: values.attrs["units"] for name, values in found.data_vars.items()}
+    assert units == {f"{load}（MB）": "MB", f"{share}（％）": "%"}
+
+
 def test_columns_of_cells_have_one_unit(tmp_path):
     path, rows = tmp_path / "wide.csv", [(t, i + 1.5) for i, t in enumerate(HOURS)]
 
@@ -1253,12 +1267,89 @@ def test_what_is_left_out_is_counted_and_named(tmp_path, caplog):
     assert mentions(caplog.text, "'Traffic'", "MB, kB", "B")
 
 
-@pytest.mark.parametrize("name", ["german_road_counts", "english_motorways"])
-def test_names_of_ends_of_steps_are_said(name, tmp_path, caplog):
+ENDS = {"german_road_counts": "Stunde", "english_motorways": "Time Period Ending",
+        "hours_up_to_24": "Zeitpunkt"}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_ends_of_steps_are_said_and_resampled_by_their_begins(name, tmp_path, caplog):
     caplog.set_level(logging.INFO)
     path, truth = CASES[name][0](tmp_path)
     truth.check(read(path))
-    assert re.search("(Stunde|Time Period Ending) names the ends of steps", caplog.text)
+    said = [r for r in caplog.records if mentions(r.getMessage(), path.name, repr(ENDS[name]))][-1]
+    ((_, advice),) = [(w, w.typed) for w in said.args if isinstance(w, Words)]
+    options = dict(re.findall(r"--(resample|agg) (\w+)", advice))
+    assert options == {"resample": "1h", "agg": "mean"}
+    begins = truth.times - pd.Timedelta("1h")
+    found = read(path, **options)
+    np.testing.assert_array_equal(found["time"].values, begins.as_unit("ns"))
+    truth.times = begins
+    truth.check(found)
+    sums = read(path, resample="1D", agg="sum")
+    for service, frame in truth.values.items():
+        wanted = frame.set_axis(begins).resample("1D").sum(min_count=24)
+        kept = sums[service].to_pandas()
+        kept.columns = kept.columns.astype(str)
+        np.testing.assert_allclose(kept[truth.cells].to_numpy(), wanted.to_numpy())
+
+
+@pytest.mark.parametrize("name", ["a_day_that_ends_after_midnight", "night_buses", "road_long-0"])
+def test_begins_of_steps_are_not_called_ends(name, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    path, truth = CASES[name][0](tmp_path, *CASES[name][1])
+    truth.check(read(path))
+    assert "holds the ends of steps" not in caplog.text
+
+
+@pytest.mark.parametrize("form", ["%H:%M", "%H:%M:%S", "%-H Uhr", "%-H", "h%H"])
+def test_24_in_any_form_tells_of_ends(form, tmp_path, caplog):
+    """Also among the names of columns, and after more rows than show what a column holds."""
+    caplog.set_level(logging.INFO)
+    ends = [pd.Timestamp("2024-05-10") + pd.Timedelta(hours=h) for h in range(1, 25)]
+    clocks = [t.strftime(form).replace("00", "24", 1) if t.hour == 0 else t.strftime(form)
+              for t in ends]  # fmt: skip
+    clocks[-1] = {"%-H Uhr": "24 Uhr", "%-H": "24"}.get(form, clocks[-1])
+    cells = [f"c{i}" for i in range(120)]
+    if form == "h%H":
+        rows = [["date", "cell", *clocks], *(["2024-05-10", c, *range(24)] for c in cells)]
+        name = clocks[-1].removeprefix("h")
+    else:
+        rows = [["Datum", "Stunde", "cell", "v"]]
+        rows += [["2024-05-10", at, c, v] for v, at in enumerate(clocks) for c in cells]
+        name = "Stunde"
+    path = save(tmp_path, "\n".join(",".join(map(str, row)) for row in rows) + "\n")
+    (values,) = read(path).data_vars.values()
+    assert values["time"].values[-1] == np.datetime64("2024-05-11T00:00")
+    assert mentions(caplog.text, path.name, f"column {name!r} holds the ends of steps")
+    (values,) = read(path, resample="1h", agg="mean").data_vars.values()
+    assert values["time"].values[0] == np.datetime64("2024-05-10T00:00")
+    np.testing.assert_array_equal(values[:, 7], range(24))
+
+
+@pytest.mark.parametrize("day", ["2024-03-31", "2024-10-27"])
+def test_ends_on_a_clock_that_changes_become_begins_in_utc(day, tmp_path):
+    zone = "Europe/Berlin"
+    begins = pd.date_range(f"{day} 00:00", f"{day} 23:00", freq="h", tz=zone)
+    ends = begins + pd.Timedelta("1h")
+    shown = [f"{e:%Y-%m-%d %H:%M}" if e.hour else f"{day} 24:00" for e in ends]
+    rows = [f"{t},a,{v}" for v, t in enumerate(shown)]
+    path = save(tmp_path, "\n".join(["time,cell,v", *rows, ""]))
+    for resample, agg in (("1h", "sum"), ("1D", "sum")):
+        found = read(path, time_zone=zone, clock="local", resample=resample, agg=agg)["v"]
+        n = len(begins)
+        wanted = range(n) if resample == "1h" else [n * (n - 1) / 2]
+        np.testing.assert_array_equal(found.values[:, 0], wanted)
+    assert found["time"].values == np.datetime64(day)
+    hours = read(path, time_zone=zone, clock="local", resample="1h", agg="mean")
+    np.testing.assert_array_equal(hours.indexes["time"], begins.tz_convert(None))
+
+
+def test_days_of_a_month_are_no_ends(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    times = pd.date_range("2024-05-01", periods=25 * 24, freq="h")
+    rows = [f"{t.year},{t.month},{t.day},{t.hour},a,1.5" for t in times]
+    read(save(tmp_path, "\n".join(["Year,Month,Day,Hour,cell,v", *rows, ""])))
+    assert "ends of steps" not in caplog.text
 
 
 def test_totals_of_a_table_without_times_are_no_steps(tmp_path, caplog):
