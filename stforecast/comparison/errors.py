@@ -113,7 +113,7 @@ def model_errors(forecasts: xr.Dataset, metric: str, selection: str | None = Non
             raise _outdated(forecasts, scale)
         by = forecasts[scale].to_numpy()[:, None, None]
     seen = np.isfinite(y) & np.isfinite(by)
-    total, weight = found.update(y_hat / by, np.where(seen, y / by, 0.0), seen, ())
+    total, weight = found.sums(y_hat / by, np.where(seen, y / by, 0.0), seen, ())
     times, step = local_times(forecasts)
     return ModelErrors(total, weight, times, step, found.finalise)
 
