@@ -9,7 +9,7 @@ from utilsforecast import losses
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
 from stforecast.intervals.bands import Bands
-from stforecast.metrics import METRICS, point
+from stforecast.metrics import METRICS, find_metric, point
 from stforecast.metrics.metric import IntervalMetric, Metric, Scale
 from stforecast.metrics.point import evaluate, evaluate_intervals, squared_errors
 
@@ -270,3 +270,10 @@ def test_a_metric_of_intervals_that_does_not_sum_is_refused(monkeypatch):
     bands = Bands(y_hat, {0.9: (y_hat - 1, y_hat + 1)})
     with pytest.raises(InputError, match=rf"mine: .*shape {re.escape(str(y.shape))}, .*\(3, 4\)"):
         evaluate_intervals(bands, y, mask, "abc", 0.9)
+
+
+@pytest.mark.parametrize("name", ["raw_width", "coverage"])
+def test_a_metric_of_intervals_is_named_as_given_where_errors_are_compared(name):
+    with pytest.raises(InputError, match=f"{name} .*: mse, mae, .*raw_"):
+        find_metric(name)
+    assert find_metric("raw_mae") is METRICS["mae"]
