@@ -78,7 +78,7 @@ def open_again(
         )
     if "allow_gaps" in options:
         options["allow_gaps"] = True
-    whose = f"stforecast prepare {preparation['data_set']}"
+    whose = Words("stforecast prepare {}", preparation["data_set"]).typed
     token = NAMED.set(f" (an option of `{whose}`, whose cube can be given instead)")
     try:
         return _opened(records, data_set, options, preparation["cell"])

@@ -148,12 +148,8 @@ def warn_of_wild(
         counted(len(places), "reading"),
         f" ({normal} of them normal, but within half a day of many that are not)" if normal else "",
         some([f"{k} of cell {cells[i]}" for i, k in zip(which, n, strict=True)]),
-        values[step, cell],
-        cells[cell],
-        times[step],
-        f"{lower:.4g}" if lower <= 0 else "above 0",
-        upper,
-        bounds.lasting * upper,
+        *(values[step, cell], cells[cell], times[step]),
+        *(f"{lower:.4g}" if lower <= 0 else "above 0", upper, share * upper),
         f", as after a gap, since the newest is one of them: {some(newest)}" if newest else "",
         MEMORY / 2,
         Words("and a run trained with {outliers:keep} believes all readings"),
@@ -211,6 +207,16 @@ class Limits:
 
     lower: float = -np.inf
     upper: float = np.inf
+
+    @classmethod
+    def of(cls, pair: tuple[float, float] | None) -> Limits | None:
+        """Return limits as a user gives them, None for none."""
+        try:
+            lower, upper = (-np.inf, np.inf) if pair is None else map(float, pair)
+        except (TypeError, ValueError) as e:
+            found = f"limits is {pair!r}, expected the lowest and the highest possible value"
+            raise InputError(f"{found}; give both, such as (0, 100)") from e
+        return None if pair is None else cls(lower, upper)
 
     def __post_init__(self) -> None:
         """Refuse limits between which nothing lies, and NaN."""

@@ -299,7 +299,7 @@ class Forecaster(Estimator):
                 model was loaded and no history is given.
         """
         series = self._warned(history, events)
-        found = self._fitted().predict(series, steps, limits and Limits(*limits))
+        found = self._fitted().predict(series, steps, Limits.of(limits))
         warn_of_set_back(series, len(found))
         return found
 
@@ -327,7 +327,7 @@ class Forecaster(Estimator):
             None if the settings ask for no intervals.
         """
         series = self.read(history, events)
-        return self.model_.bounds(series, steps, limits and Limits(*limits))
+        return self.model_.bounds(series, steps, Limits.of(limits))
 
     def outlook(
         self,
@@ -342,7 +342,7 @@ class Forecaster(Estimator):
         It takes the arguments of `predict`.
         """
         model, series = self.model_, self._warned(history, events)
-        found, interval = model.outlook(series, steps, limits and Limits(*limits))
+        found, interval = model.outlook(series, steps, Limits.of(limits))
         warn_of_set_back(series, len(found))
         return found, interval
 

@@ -267,8 +267,7 @@ def warn_of_set_back(series: Series, steps: int) -> None:
         absent = calendar.local_times(begin + steps + np.arange(before - after))
         log.warning(
             "%s: the clock is set back within the %d steps, which leave %s without a forecast; %s",
-            series.name,
-            steps,
+            *(series.name, steps),
             " to ".join(dict.fromkeys(f"{absent[i]:%Y-%m-%d %H:%M}" for i in (0, -1))),
             Words(
                 "predict {steps}, of which the last have no bounds, or train with {horizon}",
@@ -298,11 +297,7 @@ def warn_of_values_outside(series: Series, limits: Limits) -> None:
         log.warning(
             "%s: %s outside the limits %g and %g, such as %.6g of cell %s; forecasts and bounds "
             "stay inside: %s, or these values",
-            series.name,
-            counted(n, "value"),
-            *limits,
-            values[outside][0],
-            series.cells[cell],
+            *(series.name, counted(n, "value"), *limits, values[outside][0], series.cells[cell]),
             Words("check {lower_limit} and {upper_limit} of its training"),
         )
 
