@@ -56,16 +56,12 @@ def warn_of_oddities(
     day = max(4, round(pd.Timedelta(days=1) / abs(times[1] - times[0])))
     known = np.isfinite(values)
     if (rising := counters_among(values, cells)).size:
+        step = frequency(times[1] - times[0])
         log.warning(
             "%s: looks like a counter that runs on: it hardly ever falls in %s, such as cell %s; "
             "%s",
-            name,
-            counted(rising.size, "cell"),
-            rising[0],
-            Words(
-                "prepare its increments with {resample} {agg:increase}",
-                resample=frequency(times[1] - times[0]),
-            ),
+            *(name, counted(rising.size, "cell"), rising[0]),
+            Words("prepare its increments with {resample} {agg:increase}", resample=step),
         )
     negative = np.argwhere(values < 0)
     if few := len(negative) <= RARE_SHARE * known.sum():
@@ -108,9 +104,7 @@ def warn_of_speeds_of_0(values: np.ndarray, name: str, units: str) -> None:
         log.warning(
             "%s: speeds of 0, %d times; if no vehicle was measured then, prepare this service "
             "apart, with %s",
-            name,
-            zeros,
-            Words("{zero_is_missing}", zero_is_missing=True),
+            *(name, zeros, Words("{zero_is_missing}", zero_is_missing=True)),
         )
 
 

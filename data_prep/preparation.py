@@ -19,6 +19,7 @@ from data_prep import DATA_SETS, options_of
 from data_prep.base.errors import InputError, Words, reading
 from data_prep.cube import open_cube
 from data_prep.readers.options import READ_BY
+from data_prep.readers.origin import NAMED
 
 ATTRIBUTE = "preparation"
 """Attribute of a cube that names its data set and the options of its `prepare`, as JSON."""
@@ -82,6 +83,8 @@ def open_again(
         )
     if "allow_gaps" in options:
         options["allow_gaps"] = True
+    whose = Words("stforecast prepare {}", preparation["data_set"]).typed
+    token = NAMED.set(f" (an option of `{whose}`, whose cube can be given instead)")
     try:
         return _opened(records, data_set, options, preparation["cell"])
     except InputError as e:
@@ -90,13 +93,14 @@ def open_again(
         given = {n: v for n, v in chosen if n not in usual or v != usual[n].default}
         file = Path("records.csv") if isinstance(records, pd.DataFrame) else records
         given = {"raw": file, **given, "out": f"{file.stem}.nc"}
-        template = " ".join(["stforecast prepare {}", *(f"{{{name}}}" for name in given)])
-        how = Words(template, preparation["data_set"], **given).typed
+        how = Words(" ".join([whose, *(f"{{{name}}}" for name in given)]), **given).typed
         raise InputError(
             e,
             " (it was read as the first records were; with other options, prepare it, and give the "
             f"cube: {how})",
         ) from e
+    finally:
+        NAMED.reset(token)
 
 
 def _opened(

@@ -120,6 +120,10 @@ class TableOptions:
     duplicates: Duplicates = "error"
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            given = getattr(self, field.name)
+            if str(field.type).startswith("str") and not isinstance(given, str | None):
+                raise InputError(f"{field.name} is {given!r}, expected text; write it in quotes")
         for option, choices in CHOICES.items():
             if (given := getattr(self, option)) not in get_args(choices):
                 words = {"decimal": "decimal mark", "duplicates": "choice for duplicates"}

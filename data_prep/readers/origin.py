@@ -40,6 +40,10 @@ class Note(NamedTuple):
 _NOTES: ContextVar[list[Note] | None] = ContextVar("notes", default=None)
 
 
+NAMED: ContextVar[str] = ContextVar("named", default="")
+"""What follows options in notices: whose they are, if not of the command that reads."""
+
+
 @contextmanager
 def noting() -> Iterator[list[Note]]:
     """Collect what steps say, in the words of the command, instead of logging it."""
@@ -81,6 +85,7 @@ class StepLog:
 
     def _say(self, level: int, table: str | Origin, parts: tuple[object, ...]) -> None:
         name = table if isinstance(table, str) else table.name
+        parts = (*parts, NAMED.get()) if any(isinstance(one, Words) for one in parts) else parts
         if (notes := _NOTES.get()) is None:
             self._log.log(level, "%s: " + "%s" * len(parts), name, *parts)
         else:

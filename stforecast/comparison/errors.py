@@ -17,7 +17,7 @@ from stforecast.bench.run_groups import ALL
 from stforecast.bench.statistics.estimate import Finalise
 from stforecast.federated.runs.run_folder import AGAIN
 from stforecast.forecasting.results import bounds_of
-from stforecast.metrics import INTERVAL_METRICS, METRICS
+from stforecast.metrics import INTERVAL_METRICS, METRICS, find_metric
 from stforecast.metrics.metric import mean
 
 SEASONAL = "seasonal naive"
@@ -102,7 +102,7 @@ def model_errors(forecasts: xr.Dataset, metric: str, selection: str | None = Non
     The metric is named as in `metrics.csv`: `mse` of z-scores, `raw_mse` in the data's units. The
     model is a selection, such as `last`, or `SEASONAL`; by default the one that the run selected.
     """
-    found = METRICS.find(metric.removeprefix("raw_"))
+    found = find_metric(metric)
     known = variables(forecasts)
     if selection is not None and selection not in known:
         raise choose("selection", selection, known)
@@ -113,7 +113,7 @@ def model_errors(forecasts: xr.Dataset, metric: str, selection: str | None = Non
             raise _outdated(forecasts, scale)
         by = forecasts[scale].to_numpy()[:, None, None]
     seen = np.isfinite(y) & np.isfinite(by)
-    total, weight = found.update(y_hat / by, np.where(seen, y / by, 0.0), seen, ())
+    total, weight = found.sums(y_hat / by, np.where(seen, y / by, 0.0), seen, ())
     times, step = local_times(forecasts)
     return ModelErrors(total, weight, times, step, found.finalise)
 

@@ -52,6 +52,7 @@ def horizon_table(rows: Sequence[Row], published: Published | None = None) -> li
     caption = (
         f"Errors by time ahead, in {units_of(run)}, pooled over the test part"
         f"{' of each fold, mean over the folds' if run.fold else ''}; MAPE leaves out zero targets."
+        " The mean is over steps, so that of RMSE is not the RMSE of all targets."
     )
     return [caption, body]
 

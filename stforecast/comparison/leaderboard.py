@@ -30,7 +30,7 @@ from stforecast.comparison.errors import SEASONAL
 from stforecast.comparison.names import by_task
 from stforecast.comparison.rows import Row, TaskErrors, read_errors
 from stforecast.forecasting.results import ForecastRun
-from stforecast.metrics import METRICS
+from stforecast.metrics import find_metric
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def leaderboard(
         InputError: if two runs were tested on different targets, the reference is unknown, or the
             metric is unknown or signed.
     """
-    if METRICS.find(metric.removeprefix("raw_")).signed:
+    if find_metric(metric).signed:
         raise InputError(f"{metric} may be negative, so the lowest is not the best; compare mase")
     errors = read_errors(rows, metric)
     groups = neighbours(errors.locations)
@@ -175,7 +175,7 @@ def resample(
     # So that the replicates of all cells and methods take a few hundred megabytes. With fewer than
     # 400, the seed moves ends of intervals by more than a tenth of their width.
     n = int(np.clip(30_000_000 / (n_cells * len(methods)), 400, n))
-    finalise = METRICS.find(metric.removeprefix("raw_")).finalise
+    finalise = find_metric(metric).finalise
     length = 2 if n_days >= 8 else 1  # Successive days are alike.
     return bootstrap(methods, finalise, groups, n=n, block_length=length)
 

@@ -281,14 +281,12 @@ def _joined(of_seeds: Sequence[Sequence[_Part]], name: str) -> ErrorSums:
     """Stack a model's seeds, and join the days of their folds; a day may lie in two folds."""
     place, _ = pd.factorize(_days(of_seeds[0]))
     stacked = [
-        np.stack(
-            [
-                errors.summed_by(np.concatenate([p.sums[name][i] for p in parts], axis=1), place)
-                for parts in of_seeds
-            ]
-        )
+        np.stack([
+            errors.summed_by(np.concatenate([p.sums[name][i] for p in parts], axis=1), place)
+            for parts in of_seeds
+        ])
         for i in (0, 1)
-    ]
+    ]  # fmt: skip
     return ErrorSums(*stacked)
 
 
@@ -339,8 +337,6 @@ def joined_coverages(runs: Iterable[ForecastRun]) -> dict[float, errors.ModelErr
     for run in runs:
         parts.append(errors.coverages(run.forecasts()))
         if not parts[-1]:
-            raise InputError(
-                f"{run.folder}: a run without intervals; ",
-                Words("train it with {intervals:normalised}"),
-            )
+            remedy = Words("train it with {intervals:normalised}")
+            raise InputError(f"{run.folder}: a run without intervals; ", remedy)
     return {nominal: join_errors([part[nominal] for part in parts]) for nominal in parts[0]}

@@ -117,15 +117,17 @@ def _not_data(thing: object) -> str:
     expected = (
         "expected a DataFrame (a row for each time, a column for each cell), a cube or a path"
     )
-    kind = f"data is a {type(thing).__module__.partition('.')[0]} {type(thing).__name__}"
+    kind = f"{type(thing).__module__.partition('.')[0]} {type(thing).__name__}"
+    kind = f"data is of type {kind.removeprefix('builtins ')}"
     if thing is None:
         return f"data is None, {expected}"
     if isinstance(thing, pd.Series):
         return f"{kind}, {expected}; make one of a single cell by series.to_frame('cell')"
-    if isinstance(thing, np.ndarray):
+    if isinstance(thing, np.ndarray | list | tuple | dict):
+        first = next(iter(thing.values()), ()) if isinstance(thing, dict) else thing
         return (
-            f"{kind} without times, {expected}; make one by pd.DataFrame(array, "
-            f"index=pd.date_range('2024-01-01', periods={len(thing) if thing.ndim else 0}, "
+            f"{kind} without times, {expected}; make one by pd.DataFrame(data, "
+            f"index=pd.date_range('2024-01-01', periods={len(first) if np.ndim(first) else 0}, "
             "freq='1h')) with your own start and step"
         )
     if isinstance(thing, xr.DataArray):
@@ -139,11 +141,8 @@ def choose_service(cube: xr.Dataset, service: str | None, name: str) -> str:
     """Return the named service, or the only one."""
     services = cube_files.services_of(cube)
     if service is None and len(services) > 1:
-        raise InputError(
-            f"{name} has several services; ",
-            Words("choose one with {service}: "),
-            ", ".join(services),
-        )
+        remedy = Words("choose one with {service}: ")
+        raise InputError(f"{name} has several services; ", remedy, ", ".join(services))
     if service is not None and service not in services:
         raise InputError(f"{name}: {choose('service', service, services)}")
     return service or services[0]

@@ -134,25 +134,25 @@ def warn_of_wild(
     if not len(places):
         return
     (step, cell), (which, n) = places[0], np.unique(places[:, 1], return_counts=True)
+    of_all, share = values[places[:, 0], places[:, 1]], bounds.lasting
+    low, high = (share * of[places[:, 1]] for of in (bounds.lower, bounds.upper))
+    normal = int(((low <= of_all) & (of_all <= high)).sum())
     newest = [str(cells[i]) for i in which if places[places[:, 1] == i, 0][-1] == len(values) - 1]
     lower, upper = bounds.lower[cell], bounds.upper[cell]
     log.warning(
-        "%s: %s not believed: %s, such as %.6g of cell %s at %s, where %s to %.4g is believed, and "
-        "for hours up to %.4g; "
-        "they are not read, learnt or scored, so these cells are forecast from their other "
-        "readings%s; if such a level is real, it is believed after %g days, %s",
+        "%s: %s not believed%s: %s, such as %.6g of cell %s at %s, where %s to %.4g is believed, "
+        "and for hours up to %.4g; they are not read, learnt or scored, so these cells are "
+        "forecast from their other readings%s; if such a level is real, it is believed after %g "
+        "days, %s",
         name,
         counted(len(places), "reading"),
+        f" ({normal} of them normal, but within half a day of many that are not)" if normal else "",
         some([f"{k} of cell {cells[i]}" for i, k in zip(which, n, strict=True)]),
-        values[step, cell],
-        cells[cell],
-        times[step],
-        f"{lower:.4g}" if lower <= 0 else "above 0",
-        upper,
-        bounds.lasting * upper,
+        *(values[step, cell], cells[cell], times[step]),
+        *(f"{lower:.4g}" if lower <= 0 else "above 0", upper, share * upper),
         f", as after a gap, since the newest is one of them: {some(newest)}" if newest else "",
         MEMORY / 2,
-        Words("and {outliers:keep} believes all readings"),
+        Words("and a run trained with {outliers:keep} believes all readings"),
     )
 
 
@@ -207,6 +207,16 @@ class Limits:
 
     lower: float = -np.inf
     upper: float = np.inf
+
+    @classmethod
+    def of(cls, pair: tuple[float, float] | None) -> Limits | None:
+        """Return limits as a user gives them, None for none."""
+        try:
+            lower, upper = (-np.inf, np.inf) if pair is None else map(float, pair)
+        except (TypeError, ValueError) as e:
+            found = f"limits is {pair!r}, expected the lowest and the highest possible value"
+            raise InputError(f"{found}; give both, such as (0, 100)") from e
+        return None if pair is None else cls(lower, upper)
 
     def __post_init__(self) -> None:
         """Refuse limits between which nothing lies, and NaN."""

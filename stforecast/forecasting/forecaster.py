@@ -299,7 +299,7 @@ class Forecaster(Estimator):
                 model was loaded and no history is given.
         """
         series = self._warned(history, events)
-        found = self._fitted().predict(series, steps, limits and Limits(*limits))
+        found = self._fitted().predict(series, steps, Limits.of(limits))
         warn_of_set_back(series, len(found))
         return found
 
@@ -325,12 +325,9 @@ class Forecaster(Estimator):
         Returns:
             Lower and upper bounds in the data's own units, with the nominal `coverage` in `attrs`;
             None if the settings ask for no intervals.
-
-        Raises:
-            InputError: as `predict`.
         """
         series = self.read(history, events)
-        return self.model_.bounds(series, steps, limits and Limits(*limits))
+        return self.model_.bounds(series, steps, Limits.of(limits))
 
     def outlook(
         self,
@@ -343,12 +340,9 @@ class Forecaster(Estimator):
         """Return what `predict` and `predict_interval` return, in half of their time.
 
         It takes the arguments of `predict`.
-
-        Raises:
-            InputError: as `predict`.
         """
         model, series = self.model_, self._warned(history, events)
-        found, interval = model.outlook(series, steps, limits and Limits(*limits))
+        found, interval = model.outlook(series, steps, Limits.of(limits))
         warn_of_set_back(series, len(found))
         return found, interval
 
@@ -374,7 +368,7 @@ class Forecaster(Estimator):
             events: as for `predict`.
 
         Raises:
-            InputError: as `predict`; without bounds or tested forecasts, or too few of them.
+            InputError: without bounds or tested forecasts, or too few of them.
         """
         from stforecast.forecasting.paths import sample_paths
 
@@ -407,9 +401,6 @@ class Forecaster(Estimator):
         Returns:
             Forecasts (time × group), the sums of the cells' in seven digits, and bounds; None
             without bounds of cells, or without tested forecasts.
-
-        Raises:
-            InputError: as `predict`; if the groups cannot be read.
         """
         from stforecast.forecasting.groups import read_groups
         from stforecast.forecasting.outlook import make_outlook

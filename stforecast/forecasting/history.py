@@ -71,12 +71,8 @@ def read_history(
         warn_of_wild(model.scaler, known.values, times, cells, series.name)
         warn_of_values_outside(known, model.limits)
     if extra := len(series.cells) - len(cells):
-        log.warning(
-            "%s: no forecasts for %s that the model has not seen; %s",
-            series.name,
-            counted(extra, "cell"),
-            ADAPT,
-        )
+        text = "%s: no forecasts for %s that the model has not seen; %s"
+        log.warning(text, series.name, counted(extra, "cell"), ADAPT)
     return known
 
 
@@ -132,8 +128,8 @@ def read_series(
     if window.kinds and held is None:
         raise InputError(
             f"the model reads events ({window.events}), which the history does not hold: ",
-            Words("give a table of those known for the times that are forecast ({events}); "),
-            "a table with its header alone says that there are none",
+            Words("give a table of those known for the times that are forecast ({events} of "),
+            "predict or update); a table with its header alone says that there are none",
         )
     if held is not None and window.kinds and held.kinds != window.kinds:
         raise InputError(
@@ -271,8 +267,7 @@ def warn_of_set_back(series: Series, steps: int) -> None:
         absent = calendar.local_times(begin + steps + np.arange(before - after))
         log.warning(
             "%s: the clock is set back within the %d steps, which leave %s without a forecast; %s",
-            series.name,
-            steps,
+            *(series.name, steps),
             " to ".join(dict.fromkeys(f"{absent[i]:%Y-%m-%d %H:%M}" for i in (0, -1))),
             Words(
                 "predict {steps}, of which the last have no bounds, or train with {horizon}",
@@ -289,10 +284,7 @@ def warn_of_constants(series: Series, fit: slice) -> None:
         log.warning(
             "%s: %d of %d cells never change in the training part of %s; their errors are not "
             "meaningful",
-            series.name,
-            n,
-            len(series.cells),
-            series.service,
+            *(series.name, n, len(series.cells), series.service),
         )
 
 
@@ -305,12 +297,8 @@ def warn_of_values_outside(series: Series, limits: Limits) -> None:
         log.warning(
             "%s: %s outside the limits %g and %g, such as %.6g of cell %s; forecasts and bounds "
             "stay inside: %s, or these values",
-            series.name,
-            counted(n, "value"),
-            *limits,
-            values[outside][0],
-            series.cells[cell],
-            Words("check {lower_limit} and {upper_limit}"),
+            *(series.name, counted(n, "value"), *limits, values[outside][0], series.cells[cell]),
+            Words("check {lower_limit} and {upper_limit} of its training"),
         )
 
 
@@ -325,12 +313,8 @@ def warn_of_outliers(data: PreparedSeries) -> None:
             "%s: %s with values that are so far from the others that these cannot be told apart, "
             "such as %.6g in cell %s, where half of all are from %.6g to %.6g; correct or remove "
             "them: errors and forecasts of such a cell are wrong",
-            series.name,
-            counted(n, "cell"),
-            values[:, i][np.nanargmax(np.abs(values[:, i]))],
-            series.cells[i],
-            low[i],
-            high[i],
+            *(series.name, counted(n, "cell"), values[:, i][np.nanargmax(np.abs(values[:, i]))]),
+            *(series.cells[i], low[i], high[i]),
         )
 
 
@@ -347,5 +331,5 @@ def warn_of_far_bounds(series: Series, lowest: np.ndarray, highest: np.ndarray) 
             "values, %s",
             *(series.name, far.sum(), len(far), FAR, lowest[i], highest[i], series.cells[i]),
             *(np.nanmin(seen), np.nanmax(seen)),
-            Words("or give {lower_limit} and {upper_limit}"),
+            Words("or train with {lower_limit} and {upper_limit}"),
         )

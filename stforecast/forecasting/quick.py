@@ -171,8 +171,8 @@ def make_plan(
 
     for name in given.keys() & {"horizon", "service"}:
         raise InputError(f"{name} is given twice; give it once")
-    if horizon < 1:
-        raise InputError(f"horizon is {horizon}; forecast at least 1 step")
+    if not isinstance(horizon, int | np.integer) or horizon < 1:
+        raise InputError(f"horizon is {horizon!r}; forecast at least 1 step, a whole number")
     step = step_of(cube)
     n_steps, n_cells = cube.sizes["time"], cube.sizes["cell"]
     zone = str(cube.attrs.get("time_zone", "UTC"))

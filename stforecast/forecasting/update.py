@@ -42,7 +42,7 @@ def trial_steps(model: FittedModel, series: Series, days: float) -> int:
         raise InputError(
             f"{series.name} has {len(series.values)} steps, a trial of {n_steps} steps needs "
             f"{needed}; ",
-            Words("give a longer history or fewer {days}"),
+            Words("give a longer history, or fewer {days} (trial_days of service.toml)"),
         )
     return n_steps
 
@@ -102,7 +102,7 @@ def trained_further(model: FittedModel, series: Series, n_steps: int) -> FittedM
     if not len(known):
         raise InputError(
             f"{series.name}: no window to train on before the last {n_steps} steps; ",
-            Words("give a longer history or fewer {days}"),
+            Words("give a longer history, or fewer {days} (trial_days of service.toml)"),
         )
     split = Split(known, known[:0], known[:0], slice(0, stop))
     data = model.prepared(series, split).until(stop)

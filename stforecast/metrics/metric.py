@@ -80,7 +80,8 @@ class Metric:
         heading: heading of its column in tables of results; empty for no column.
 
     Raises:
-        InputError: if a forecast without errors has a higher value than one with errors.
+        InputError: if `update` does not sum over its axis, or a forecast without errors has a
+            higher value than one with errors.
     """
 
     name: str
@@ -96,14 +97,26 @@ class Metric:
     def __post_init__(self) -> None:
         """Refuse a metric whose higher values are better: all tables rank the lowest first."""
         y, mask = np.array([[[1.0, 2.0]]]), np.ones((1, 1, 2), dtype=bool)
-        exact, wrong = (self.update(y_hat, y, mask, None) for y_hat in (y, 5 - 2 * y))
-        if self.signed or not isinstance(exact, tuple):  # What is no pair is refused in use.
-            return
-        if (best := self.finalise(*exact)) > (worse := self.finalise(*wrong)):
+        exact, wrong = (self.sums(y_hat, y, mask, None) for y_hat in (y, 5 - 2 * y))
+        best, worse = self.finalise(*exact), self.finalise(*wrong)
+        if not self.signed and best > worse:
             raise InputError(
                 f"metric {self.name}: found {best:g} without an error and {worse:g} with errors, "
                 "expected the lowest value without one; turn it round, such as 1 - share"
             )
+
+    def sums(self, y_hat: np.ndarray, y: np.ndarray, mask: np.ndarray, axis: Axis) -> Sums:
+        """Return what `update` does, after a check of its shapes."""
+        left = () if axis is None else tuple(np.delete(np.shape(y), axis).tolist())
+        found = self.update(y_hat, y, mask, axis)
+        got = [np.shape(p) for p in found] if isinstance(found, tuple) else np.shape(found)
+        if got != [left, left]:
+            raise InputError(
+                f"metric {self.name}: for targets {np.shape(y)} and axis {axis} its function "
+                f"returned shapes {got}, expected a pair, total and weight, each {left}; sum over "
+                "`axis`"
+            )
+        return found
 
     @property
     def raw_name(self) -> str:
@@ -115,7 +128,7 @@ class Metric:
 
         Of a scaled metric, forecasts and targets are those already divided by the scale.
         """
-        return float(self.finalise(*self.update(y_hat, y, mask, None)))
+        return float(self.finalise(*self.sums(y_hat, y, mask, None)))
 
 
 @dataclass(frozen=True)

@@ -173,15 +173,7 @@ def error_sums(
         if metric.scaled_by and scale is None:
             continue
         by, known = _divisor(scale, metric.scaled_by)
-        sums = metric.update(y_hat / by, y / by, mask & known, 1)
-        shape = (len(y), np.shape(y)[-1])
-        if not isinstance(sums, tuple) or [np.shape(part) for part in sums] != [shape, shape]:
-            got = [np.shape(p) for p in sums] if isinstance(sums, tuple) else np.shape(sums)
-            raise InputError(
-                f"metric {name}: for targets {np.shape(y)} and axis 1 its function returned shapes "
-                f"{got}, expected a pair, total and weight, each {shape}; sum over `axis`"
-            )
-        found[name] = sums
+        found[name] = metric.sums(y_hat / by, y / by, mask & known, 1)
     return found
 
 
@@ -214,6 +206,11 @@ def interval_sums(
         by, known = _divisor(scale, metric.scaled_by)
         seen = mask & known
         total = metric.update(bands.map(by.__rtruediv__), y / by, seen, coverage)
+        if np.shape(total) != (shape := (len(y), np.shape(y)[-1])):
+            raise InputError(
+                f"metric {name}: for targets {np.shape(y)} its function returned shape "
+                f"{np.shape(total)}, expected {shape}; sum over windows, axis 1"
+            )
         found[name] = total, seen.sum(axis=1)
     return found
 

@@ -169,10 +169,8 @@ def _with_broken(state: ServiceState, path: Path) -> ServiceState:
     values, places = _values(state.history, state.issued)
     names = pd.Index([str(cell) for cell in state.issued["cell"].to_numpy()])
     at = state.history.indexes["time"].get_indexer(pd.DatetimeIndex(table["time"]))
-    cells, broken = (
-        names.get_indexer(pd.Index(table["cell"])),
-        np.zeros((len(values), len(places)), bool),
-    )
+    cells = names.get_indexer(pd.Index(table["cell"]))
+    broken = np.zeros((len(values), len(places)), bool)
     broken[at, cells] = True
     values[at, places[cells]] = table["reading"].to_numpy()
     history = _with_values(state.history, state.service, values)

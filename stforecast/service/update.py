@@ -209,13 +209,9 @@ def _check_factor(times: float) -> None:
     """Refuse a factor that is none between units."""
     if not 1 / MOST_FACTOR <= times <= MOST_FACTOR:
         raise InputError(
-            Words(
-                "{factor} is none that a unit has, expected {} to {}; give one such as 0.001 for "
-                "records in kB of a run in MB",
-                f"{1 / MOST_FACTOR:g}",
-                f"{MOST_FACTOR:g}",
-                factor=times,
-            )
+            Words("{factor}", factor=times),
+            f" is none that a unit has, expected {1 / MOST_FACTOR:g} to {MOST_FACTOR:g}; give one "
+            "such as 0.001 for records in kB of a run in MB",
         )
 
 
@@ -297,10 +293,8 @@ def _held_back(
     times = before and (before / folder.STATE).stat()
     _write(path, forecaster, state, done, linked=True)
     if times:  # Metrics tell when records were taken last.
-        os.utime(
-            path / folder.IN_SERVICE.parent / folder.STATE,
-            ns=(times.st_atime_ns, times.st_mtime_ns),
-        )
+        written = path / folder.IN_SERVICE.parent / folder.STATE
+        os.utime(written, ns=(times.st_atime_ns, times.st_mtime_ns))
     file = path / folder.IN_SERVICE.parent / "forecast.csv"
     further = {
         "kind": doubt.kind, "remedy": held.remedy, "kept": held.kept, "from": str(table.index[0]),

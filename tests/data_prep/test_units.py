@@ -120,6 +120,22 @@ def test_a_later_delivery_is_read_in_the_unit_of_the_first(tmp_path):
     np.testing.assert_allclose(again["load"], first["load"])
 
 
+def test_options_in_notices_of_a_later_delivery_are_those_of_prepare(tmp_path, caplog):
+    """As `update` and `serve` read it, which have no such options; that of `predict` is another."""
+    caplog.set_level("INFO")
+    table = save(tmp_path / "a.csv", load=VALUES)
+    cube = read(table, time_zone="Europe/Rome")
+    assert "clock=" in caplog.text
+    assert "prepare table" not in caplog.text
+    caplog.clear()
+    open_again(table, preparation_of(cube))
+    notice = next(r.getMessage() for r in caplog.records if "clock=" in r.getMessage())
+    assert "stforecast prepare table" in notice
+    caplog.clear()
+    read(table, time_zone="Europe/Rome")
+    assert "prepare table" not in caplog.text
+
+
 @pytest.mark.parametrize(
     ("units", "sizes"),
     [

@@ -53,7 +53,9 @@ def test_a_quarter_half_and_all_of_the_horizon_are_shown(horizon, steps):
 
 
 def test_errors_stand_by_time_ahead_and_their_mean(ridge, naive):
-    rows = table(results_table([ridge, naive], {}), "Errors by time ahead, in MB")
+    text = results_table([ridge, naive], {})
+    assert "RMSE is not" in text
+    rows = table(text, "Errors by time ahead, in MB")
     assert [row["method"] for row in rows] == ["ridge", "last_value"]
     ds = naive.forecasts()
     error = (ds.y_hat - ds.y).to_numpy()

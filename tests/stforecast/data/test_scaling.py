@@ -1,9 +1,10 @@
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.preprocessing import StandardScaler
 
 from data_prep.base.errors import InputError
-from stforecast.data.scaling import Scaler, fit_scaler
+from stforecast.data.scaling import Scaler, fit_scaler, warn_of_wild
 
 SERIES = np.array([[1.0, 10.0], [3.0, 10.0], [np.nan, 40.0], [99.0, 99.0]])
 
@@ -119,3 +120,20 @@ def test_an_unknown_scope_lists_the_known():
 def test_other_cells_are_refused():
     with pytest.raises(InputError, match=r"2 cells, .*0 .*\(3, 2, 2\)"):
         fit_scaler(SERIES, slice(0, 3)).inverse(np.zeros((3, 2, 2)), cell_axis=0)
+
+
+def test_normal_readings_within_half_a_day_of_a_fault_are_counted_as_such(caplog):
+    values = 100 + 50 * np.sin(2 * np.pi * np.arange(24 * 40)[:, None] / 24) + np.zeros((1, 2))
+    scaler = fit_scaler(values, slice(0, 24 * 30), day=24)
+    values[-24:-19, 1] *= 50  # five hours in another unit
+    times = pd.date_range("2024-05-01", periods=len(values), freq="h")
+    warn_of_wild(scaler, values, times, np.array(["a", "b"]), "records")
+    n = int(np.isnan(scaler.believed(values)).sum())
+    assert n > 5
+    assert f"records: {n} readings" in caplog.text
+    assert f"({n - 5} of them normal" in caplog.text
+    assert "trained with outliers='keep'" in caplog.text
+    caplog.clear()
+    values[-24:, 1], values[-5, 1] = values[-24:, 0], 1e6
+    warn_of_wild(scaler, values, times, np.array(["a", "b"]), "records")
+    assert "records: 1 reading not believed:" in caplog.text

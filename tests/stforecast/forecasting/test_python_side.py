@@ -1,5 +1,6 @@
 """The forecaster as a user of Python meets it: parameters, errors, texts, drawings, hooks."""
 
+import re
 import sys
 from types import SimpleNamespace
 
@@ -114,6 +115,30 @@ def test_bounds_are_not_below_zero_when_asked(fitted, table, tmp_path):
     pd.testing.assert_frame_equal(loaded.predict_interval(lower).lower, bounds.lower)
 
 
+@pytest.mark.parametrize("limits", [5, (1, 2, 3), ("a", "b"), (0, None), ()])
+def test_limits_are_a_pair_of_numbers(fitted, table, limits):
+    for method in (fitted.predict, fitted.predict_interval, fitted.outlook):
+        with pytest.raises(InputError) as refused:
+            method(table, limits=limits)
+        assert f"limits is {limits!r}, expected " in str(refused.value)
+    with pytest.raises(InputError, match="lower_limit is 2"):
+        fitted.predict(table, limits=(2, 1))
+
+
+@pytest.mark.parametrize("horizon", ["x", 1.5, None])
+def test_a_horizon_is_a_whole_number(table, horizon):
+    with pytest.raises(InputError, match=f"horizon is {horizon!r}; .*whole number"):
+        stforecast.forecast(table, horizon=horizon)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("units", 5), ("time_zone", 5), ("cells", 5), ("time", ["time"])]
+)
+def test_options_of_tables_are_text(table, option, value):
+    with pytest.raises(InputError, match=rf"{option} is {re.escape(repr(value))}, expected text"):
+        stforecast.open_cube(table.rename_axis("time").reset_index(), **{option: value})
+
+
 @pytest.mark.parametrize("steps", [None, 1, 50])
 def test_an_outlook_is_the_forecast_and_its_bounds(fitted, table, steps):
     forecast, bounds = fitted.outlook(table, steps)
@@ -144,7 +169,9 @@ def test_a_forecast_lies_between_its_bounds_whatever_their_limits(fitted, table,
         (None, "data is None, .*DataFrame"),
         (pd.Series([1.0, 2.0]), r"pandas Series, .* series.to_frame\('cell'\)"),
         (np.ones((3, 2)), "numpy ndarray .* periods=3"),
-        ([1, 2], "builtins list, .*DataFrame"),
+        ([1, 2], "of type list without times, .* periods=2"),
+        ({"a": [1.0, 2.0, 3.0]}, "of type dict without times, .* periods=3"),
+        (5, "of type int, expected a DataFrame"),
         (pl.DataFrame({"a": [1.0]}), r"polars DataFrame, .*data.to_pandas\(\)"),
         (
             pd.DataFrame({"v": 1.0}, pd.MultiIndex.from_tuples([("a", 1)], names=["cell", "time"])),

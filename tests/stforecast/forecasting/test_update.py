@@ -105,5 +105,5 @@ def test_what_cannot_be(saved, table):
     _, loaded = saved("ridge")
     with pytest.raises(InputError, match="unknown how"):
         loaded.update(table, "trained more")
-    with pytest.raises(InputError, match="longer history"):
+    with pytest.raises(InputError, match=r"days \(trial_days of service.toml\)"):
         loaded.update(table.iloc[:80], days=2)

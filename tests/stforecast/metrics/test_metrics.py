@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -6,9 +8,10 @@ from utilsforecast import losses
 
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
-from stforecast.metrics import METRICS
-from stforecast.metrics.metric import Metric, Scale
-from stforecast.metrics.point import evaluate, squared_errors
+from stforecast.intervals.bands import Bands
+from stforecast.metrics import METRICS, find_metric, point
+from stforecast.metrics.metric import IntervalMetric, Metric, Scale
+from stforecast.metrics.point import evaluate, evaluate_intervals, squared_errors
 
 REFERENCE = {
     "mse": reference.mean_squared_error,
@@ -229,15 +232,48 @@ def test_clients_errors_are_those_of_utilsforecast():
         assert found == pytest.approx(by_client.tolist(), rel=1e-5), metric
 
 
+def unsummed(y_hat, y, mask, axis):
+    return np.abs(y_hat - y), mask
+
+
 @pytest.mark.parametrize(
     ("update", "got"),
     [
-        (lambda y_hat, y, mask, axis: mask.sum(axis=axis), r"\(3, 4\)"),
-        (lambda y_hat, y, mask, axis: (mask.sum(), mask.sum()), r"\[\(\), \(\)\]"),
+        (lambda y_hat, y, mask, axis: mask.sum(axis=axis), "()"),
+        (unsummed, "[(1, 1, 2), (1, 1, 2)]"),
+        (lambda y_hat, y, mask, axis: (abs(y_hat - y).sum(axis), mask), "[(), (1, 1, 2)]"),
     ],
 )
-def test_a_function_that_is_no_metric_is_named(monkeypatch, update, got):
-    mine = Metric("mine", "mine", update)
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_function_that_does_not_sum_is_refused_with_its_shapes(update, got, signed):
+    with pytest.raises(InputError) as refused:
+        Metric("mine", "mine", update, signed=signed)
+    assert "mine: for targets (1, 1, 2) and axis None " in str(refused.value)
+    assert f"shapes {got}, expected a pair" in str(refused.value)
+
+
+def test_a_function_that_sums_over_all_whatever_the_axis_is_refused(monkeypatch):
+    mine = Metric("mine", "mine", lambda y_hat, y, mask, axis: (abs(y_hat - y).sum(), mask.sum()))
     monkeypatch.setattr(METRICS, "find", {"mine": mine}.__getitem__)
-    with pytest.raises(InputError, match=rf"mine: .*shapes {got}, "):
-        evaluate(*forecasts(), metrics=["mine"])
+    y_hat, y, mask = forecasts()
+    found = r"mine: .*axis 1 .*shapes \[\(\), \(\)\], .*each \(3, 4\)"
+    with pytest.raises(InputError, match=found):
+        evaluate(y_hat, y, mask, metrics=["mine"])
+    with pytest.raises(InputError, match=r"mine: .*axis \(\) "):
+        mine.sums(y_hat, y, mask, ())
+
+
+def test_a_metric_of_intervals_that_does_not_sum_is_refused(monkeypatch):
+    mine = IntervalMetric("mine", "mine", lambda bands, y, mask, coverage: mask * 1.0)
+    monkeypatch.setattr(point, "INTERVAL_METRICS", {"mine": mine})
+    y_hat, y, mask = forecasts()
+    bands = Bands(y_hat, {0.9: (y_hat - 1, y_hat + 1)})
+    with pytest.raises(InputError, match=rf"mine: .*shape {re.escape(str(y.shape))}, .*\(3, 4\)"):
+        evaluate_intervals(bands, y, mask, "abc", 0.9)
+
+
+@pytest.mark.parametrize("name", ["raw_width", "coverage"])
+def test_a_metric_of_intervals_is_named_as_given_where_errors_are_compared(name):
+    with pytest.raises(InputError, match=f"{name} .*: mse, mae, .*raw_"):
+        find_metric(name)
+    assert find_metric("raw_mae") is METRICS["mae"]
