@@ -38,21 +38,26 @@ class Cut(NamedTuple):
     fit: slice
 
 
-def first_training_start(
-    local_times: pd.DatetimeIndex, step: pd.Timedelta, spec: WindowSpec, part: range
-) -> int:
+def training_start(
+    local_times: pd.DatetimeIndex, step: pd.Timedelta, spec: WindowSpec
+) -> Callable[[range], int]:
     """Return the first target step of training in a part: of slot 0, with enough history.
 
     It is local midnight if the period is a day. If no window follows it, or the step does not
     divide a day, it is the first step with enough history.
     """
-    earliest = max(spec.max_lag, part.start)
     if not divides_a_day(step):
-        return earliest
+        return lambda part: max(spec.max_lag, part.start)
     slots = day_slots(local_times, spec.period, step)
-    zeros = np.flatnonzero(slots[earliest:] == 0)
-    first = int(zeros[0]) if len(zeros) else int(-(slots[0] + earliest) % spec.period)
-    return earliest + (first if earliest + first + spec.horizon <= part.stop else 0)
+    zeros = np.flatnonzero(slots == 0)
+
+    def start_in(part: range) -> int:
+        earliest = max(spec.max_lag, part.start)
+        later = zeros[np.searchsorted(zeros, earliest) :]
+        first = int(later[0] - earliest if len(later) else -(slots[0] + earliest) % spec.period)
+        return earliest + (first if earliest + first + spec.horizon <= part.stop else 0)
+
+    return start_in
 
 
 def day_spans(rule: SplitRule, n_steps: int, per_day: int) -> list[range]:
@@ -284,14 +289,13 @@ def _cutter(
         return lambda n: cut_steps(rule.parts, n, spec)
     if rule.kind == "windows":
         return lambda n: cut_windows(rule.parts, n, spec)
-    spans_of = _spans(rule, step, local_times)
+    spans_of, start_in = _spans(rule, step, local_times), training_start(local_times, step, spec)
 
     def cut(n: int) -> Cut:
         spans = spans_of(n)  # Targets lie in their span, inputs may lie before it.
         train, validation, test = (range(s.start, s.stop + 1 - spec.horizon) for s in spans)
-        first = first_training_start(local_times, step, spec, spans[0])
         fit = slice(spans[0].start, spans[0].stop)
-        return Cut(range(first, train.stop), validation, test, fit)
+        return Cut(range(start_in(spans[0]), train.stop), validation, test, fit)
 
     return cut
 

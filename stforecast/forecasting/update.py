@@ -17,7 +17,7 @@ from data_prep.base.errors import InputError, Words
 from stforecast.data.dates import DAY
 from stforecast.data.prepared import PreparedSeries
 from stforecast.data.series import Series
-from stforecast.data.splits import Split, first_training_start
+from stforecast.data.splits import Split, training_start
 from stforecast.forecasting.evaluate import Evaluation
 from stforecast.forecasting.model import FittedModel
 from stforecast.forecasting.rolling import Refit, fit_again, go_on
@@ -97,7 +97,7 @@ def trained_further(model: FittedModel, series: Series, n_steps: int) -> FittedM
     """
     stop, config, window = len(series.values) - n_steps, model.config, model.config.window
     local_times = series.calendar.local_times(np.arange(len(series.values)))
-    first = first_training_start(local_times, model.step, window, range(stop))
+    first = training_start(local_times, model.step, window)(range(stop))
     known = np.arange(first, stop + 1 - window.horizon)
     if not len(known):
         raise InputError(

@@ -2,7 +2,15 @@ import pytest
 import torch
 
 from stforecast.federated.core.data import ClientData
-from stforecast.federated.core.state import Clients, Cohort, State, cohorts, generator, row_major
+from stforecast.federated.core.state import (
+    Clients,
+    Cohort,
+    State,
+    cohorts,
+    generator,
+    row_major,
+    seeded,
+)
 from stforecast.federated.core.training import STEPS, Training, zero_moments
 
 CLIENTS = 5
@@ -46,6 +54,19 @@ def test_generators_are_keyed():
     assert torch.equal(draw(1, 2, 3), draw(1, 2, 3))
     keys = [(1, 2, 3), (2, 2, 3), (1, 3, 3), (1, 2, 4), (1, 3, 2), (1, 2, 3, 1)]
     assert len({tuple(draw(*key).tolist()) for key in keys}) == len(keys)
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_seeds_are_those_of_torch_and_end_with_the_context(gpu, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    seen = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seen.append)
+    before = torch.get_rng_state()
+    with seeded(5):
+        drawn = torch.rand(3)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert seen == [5] * gpu
+    assert torch.equal(drawn, torch.rand(3, generator=torch.Generator().manual_seed(5)))
 
 
 def test_a_round_draws_no_numbers_of_its_first_client():

@@ -4,7 +4,7 @@ import pytest
 
 from data_prep.base.errors import InputError
 from stforecast.data.clock import day_slots
-from stforecast.data.splits import SPLITS, first_training_start, make_split, parse_split
+from stforecast.data.splits import SPLITS, make_split, parse_split, training_start
 from stforecast.data.window_spec import WindowSpec
 
 HOUR = pd.Timedelta("1h")
@@ -29,9 +29,10 @@ def sizes(split):
 def test_training_begins_at_a_midnight_also_beyond_the_series():
     times = pd.date_range("2013-11-01 05:00", periods=10, freq="1h")
     spec = WindowSpec(closeness=2, periods=0, period=24)
-    assert first_training_start(times, HOUR, spec, range(20)) == 19
+    start_in = training_start(times, HOUR, spec)
+    assert start_in(range(20)) == 19
     assert times[0] + 19 * HOUR == pd.Timestamp("2013-11-02")
-    assert first_training_start(times, HOUR, spec, range(19)) == 2, "no window begins at midnight"
+    assert start_in(range(19)) == 2, "no window begins at midnight"
 
 
 @pytest.mark.parametrize("text", ["time:0.4,0.3,0.3", "days:1,1,1", "steps:0.4,0.3,0.3"])
