@@ -41,7 +41,7 @@ _NOTES: ContextVar[list[Note] | None] = ContextVar("notes", default=None)
 
 
 @contextmanager
-def noting() -> Iterator[list[Note]]:
+def collecting_notes() -> Iterator[list[Note]]:
     """Collect what steps say, in the words of the command, instead of logging it."""
     notes: list[Note] = []
     token = _NOTES.set(notes)
