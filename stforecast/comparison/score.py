@@ -18,7 +18,7 @@ from stforecast.bench.run_groups import ALL, grouped
 from stforecast.bench.statistics.estimate import ErrorSums, holm, permutation_test
 from stforecast.bench.tables import number
 from stforecast.comparison.leaderboard import resample
-from stforecast.comparison.protocol import LEVELS, ForecastTask, Protocol
+from stforecast.comparison.protocol import LEVELS, Protocol, ProtocolTask
 from stforecast.comparison.table import resampled_units
 from stforecast.forecasting.results import ForecastRun, bounds_of
 from stforecast.metrics import METRICS
@@ -127,7 +127,7 @@ def _places(table: pd.DataFrame, values: xr.DataArray, path: str) -> np.ndarray:
     return found.to_numpy().astype(int)
 
 
-def _check_begins(begin: np.ndarray, task: ForecastTask, values: xr.DataArray, path: str) -> None:
+def _check_begins(begin: np.ndarray, task: ProtocolTask, values: xr.DataArray, path: str) -> None:
     """Refuse forecasts from other origins than the task's; name a shift of all."""
     wanted = task.first + task.every * np.arange(task.count)
     if np.isin(begin, wanted).all():
@@ -150,7 +150,7 @@ def _check_begins(begin: np.ndarray, task: ForecastTask, values: xr.DataArray, p
 
 
 def _check_values(
-    levels: Mapping[float, np.ndarray], values: xr.DataArray, task: ForecastTask, path: str
+    levels: Mapping[float, np.ndarray], values: xr.DataArray, task: ProtocolTask, path: str
 ) -> None:
     """Refuse other units and crossing quantiles; note a shift that fits the values better."""
     y_hat, y = levels[0.5], values.to_numpy()

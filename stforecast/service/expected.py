@@ -306,7 +306,7 @@ def readings_of(history: xr.Dataset, issued: xr.Dataset) -> pd.DataFrame:
     return pd.DataFrame(values.to_numpy(), history.indexes["time"], issued["cell"].to_numpy())
 
 
-def tested_forecasts(run: ForecastRun) -> xr.Dataset:
+def thinned_forecasts(run: ForecastRun) -> xr.Dataset:
     """Return the tested forecasts of a run, of which few cover the same reading.
 
     Those of a large file are kept beside the service: few of them lie together in it.
@@ -360,7 +360,7 @@ def rarity_of(
     """Return how rare the last readings are; those of the last day by those before it.
 
     Args:
-        before: the run's `tested_forecasts`.
+        before: the run's `thinned_forecasts`.
         issued: the forecasts made in service, with what is believed as `y`.
         readings: all readings (time × cell).
         believed: the same without those of broken counters.
@@ -419,7 +419,7 @@ def mad(levels: Values) -> float:
 
 
 def usual_of_forecasts(before: xr.Dataset, issued: xr.Dataset) -> UsualDistance:
-    """Return how far `tested_forecasts` and issued ones usually are from the readings."""
+    """Return how far `thinned_forecasts` and issued ones usually are from the readings."""
     parts = [
         np.concatenate([one[name].transpose("time", "horizon", "cell") for one in (before, issued)])
         for name in ("y", "y_hat")

@@ -29,7 +29,7 @@ from stforecast.forecasting.planning import Threshold
 from stforecast.service import folder
 from stforecast.service.cells import STATES, changed_at, sentences
 from stforecast.service.delivery import ANYWHERE, end_in_utc
-from stforecast.service.expected import tested_forecasts
+from stforecast.service.expected import thinned_forecasts
 from stforecast.service.held import Held, held_back
 from stforecast.service.judge import Judged, anomalies, judge
 from stforecast.service.scores import Scores, rounded, scores, since
@@ -182,7 +182,7 @@ def monitor(
     opened = folder.open_run(path)
     options, where = ServiceSettings.read(path).monitor, folder.last_state(path)
     state = folder.read_state(where) if where else folder.state_before(opened)
-    judged = judge(tested_forecasts(opened), state, options, saved_scaler(path))
+    judged = judge(thinned_forecasts(opened), state, options, saved_scaler(path))
     updated = (where / folder.STATE).stat().st_mtime if where else None
     watch = Watch(
         {days: scores(since(state.issued, state.end, days)) for days in SPANS},

@@ -45,7 +45,7 @@ from stforecast.forecasting.update import (
 )
 from stforecast.service import folder
 from stforecast.service.delivery import Doubt, doubt_of_times, doubt_of_values, end_in_utc
-from stforecast.service.expected import tested_forecasts
+from stforecast.service.expected import thinned_forecasts
 from stforecast.service.folder import ServiceState
 from stforecast.service.held import hold, release
 from stforecast.service.judge import judge
@@ -179,7 +179,7 @@ def update(
         if times != 1.0 and state.service in records:
             values = records[state.service]
             records = records.assign({state.service: (values * times).assign_attrs(values.attrs)})
-        delivery, of_run = (records, str(new), present), tested_forecasts(opened)
+        delivery, of_run = (records, str(new), present), thinned_forecasts(opened)
         if not accept and (doubt := _doubt(forecaster, of_run, state, delivery, events)):
             doubt, delivery = dataclasses.replace(doubt, times=times), (given, str(new), present)
             return _held_back(forecaster, path, state, doubt, delivery, events)
