@@ -358,14 +358,14 @@ def _table(path: Path) -> Description:
     """Describe a table, also one whose gaps and repeated rows need an option."""
     from data_prep.cube import warn_of_services
     from data_prep.description import describe_cube
-    from data_prep.readers.origin import noting
+    from data_prep.readers.origin import collecting_notes
     from data_prep.sets.table import read
 
     options: dict[str, Any] = {}
     problems: list[str] = []
     while True:
         try:
-            with noting() as notes:
+            with collecting_notes() as notes:
                 ds = read(path, **options)
             break
         except InputError as e:

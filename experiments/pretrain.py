@@ -170,7 +170,7 @@ def interrupt(draw: CellDraws, level: np.ndarray, day: int) -> None:
             own[: rng.integers(steps * 3 // 4)] = np.nan
 
 
-def batches(rng: np.random.Generator) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+def samples(rng: np.random.Generator) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """Yield inputs of windows and targets, and relative targets `(cells, windows, ahead)`."""
     share = np.array(list(STEPS_OF_DAY.values())) / sum(STEPS_OF_DAY.values())
     while True:
@@ -190,11 +190,11 @@ def batches(rng: np.random.Generator) -> Iterator[tuple[torch.Tensor, torch.Tens
             yield inputs.window, inputs.target, y.float()
 
 
-def train(steps: int, width: int, seed: int = 0) -> Perceptron:
+def train_network(steps: int, width: int, seed: int = 0) -> Perceptron:
     """Train the network with Adam, a rate that rises and falls once, and Huber's loss."""
     rng = np.random.default_rng(seed)
     torch.manual_seed(seed)
-    drawn = batches(rng)
+    drawn = samples(rng)
     window, target, _ = next(drawn)
     network = Perceptron(window.shape[-1], target.shape[-1], width)
     torch.nn.init.zeros_(network.output.weight)
@@ -221,7 +221,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=128, help="units of each layer")
     parser.add_argument("--out", type=Path, default=WEIGHTS, help="file to write (%(default)s)")
     args = parser.parse_args()
-    network = train(args.steps, args.width)
+    network = train_network(args.steps, args.width)
     halves = {
         name: t.detach().numpy().astype(np.float16) for name, t in network.state_dict().items()
     }

@@ -94,13 +94,13 @@ def time_left(begin: float, done: float, total: float) -> str:
     """
     if not done:
         return ""
-    return f", about {in_words((time.monotonic() - begin) / done * (total - done))} left"
+    return f", about {time_in_words((time.monotonic() - begin) / done * (total - done))} left"
 
 
-def in_words(seconds: float) -> str:
+def time_in_words(seconds: float) -> str:
     """Return a time in words.
 
-    >>> in_words(12.3), in_words(200), in_words(9000)
+    >>> time_in_words(12.3), time_in_words(200), time_in_words(9000)
     ('12 s', '3 min', '2.5 h')
     """
     if seconds < 100:
@@ -121,7 +121,7 @@ def heartbeat(command: str) -> Iterator[None]:
             bars = getattr(getattr(sys.modules.get("tqdm"), "tqdm", None), "_instances", ())
             if not bars and _work["now"] != READY:
                 what = ": ".join(filter(None, [command, _work["parts"], _work["now"]]))
-                log.info("%s (%s)", what, in_words(time.monotonic() - begin))
+                log.info("%s (%s)", what, time_in_words(time.monotonic() - begin))
 
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
     thread.start()

@@ -159,7 +159,7 @@ def simulated_days(
         noise = noise * spread
         white = preset.fast * rng.normal(size=(len(times), n_cells))
         log_noise = noise[:, :-1] + noise[:, -1:] + white
-        curves = {kind: weekly(KINDS[kind].week(), hours) for kind in KINDS}
+        curves = {kind: interpolated_week(KINDS[kind].week(), hours) for kind in KINDS}
         profile = np.stack([curves[k] for k in kinds], axis=1)
         # The factor of events is 1 plus a bell of about an hour per event.
         occurs = np.exp(rng.normal(0.3, 0.6, n_cells)) * (rng.random(n_cells) < preset.event_rate)
@@ -182,7 +182,7 @@ def _scales(kinds: np.ndarray, preset: Preset, rng: np.random.Generator) -> np.n
     return np.asarray(hourly / PER_HOUR / means / of_noise)
 
 
-def weekly(values: tuple[float, ...], hours: np.ndarray) -> np.ndarray:
+def interpolated_week(values: tuple[float, ...], hours: np.ndarray) -> np.ndarray:
     """Interpolate values spaced evenly over a week at `hours` since Monday 0 h, periodically."""
     knots = np.linspace(0, 7 * 24, len(values) + 1)
     around = np.concatenate([knots[-3:-1] - 168, knots, knots[1:3] + 168])

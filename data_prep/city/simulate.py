@@ -28,7 +28,7 @@ import polars as pl
 from data_prep.base.errors import InputError, check_regular, choose
 from data_prep.base.files import atomic_path
 from data_prep.base.progress import each
-from data_prep.city.activity import KINDS, PRESETS, simulated_days, weekly
+from data_prep.city.activity import KINDS, PRESETS, interpolated_week, simulated_days
 from data_prep.sets.telecom_italia.cdr import SERVICES
 
 GRAIN = 0.1  # approximate minimum of a filled field
@@ -52,7 +52,7 @@ def write_day(
     # factor of SMS and calls at 0, 2, …, 22 h local time.
     services = internet[:, :, None] * np.array([0.060, 0.040, 0.050, 0.055, 1.0])
     awake = (0.35, 0.10, 0.03, 0.20, 0.80, 1.00, 1.00, 0.95, 1.00, 1.00, 0.85, 0.60)
-    by_time = weekly(awake * 7, np.asarray(times.hour + times.minute / 60))
+    by_time = interpolated_week(awake * 7, np.asarray(times.hour + times.minute / 60))
     services[:, :, :4] *= by_time[:, None, None]
     services[:, :, :4] *= np.exp(0.2 * rng.normal(size=(*internet.shape, 4)))
     foreign = np.where(ids == stuck, 0.0, [KINDS[k].foreign for k in kinds])[:, None]

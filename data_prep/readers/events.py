@@ -34,7 +34,7 @@ DURATION = r"(?i:duration|dauer|durée|duracion|holding.?time|trip.?(seconds|tim
 log = StepLog("layout")
 
 
-def find_records(table: Table, options: TableOptions) -> Table:
+def find_events(table: Table, options: TableOptions) -> Table:
     """Return the events of a table, with its cells.
 
     Those that are counted get a column of ones. Cells are named by the given column, by one with a

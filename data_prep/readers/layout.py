@@ -21,7 +21,7 @@ from data_prep.readers.columns import (
     without_calendar,
     written,
 )
-from data_prep.readers.events import COUNT, find_records
+from data_prep.readers.events import COUNT, find_events
 from data_prep.readers.flags import is_flag
 from data_prep.readers.ids import cells_of, find_cells, is_named_id, is_whole, may_be_values
 from data_prep.readers.options import CELL, TableOptions
@@ -89,7 +89,7 @@ def apply(table: Table, options: TableOptions) -> Table:
     table = unfold(table, options)
     known = table.kind == options.layout
     if options.of_events:
-        table = find_records(table, options)
+        table = find_events(table, options)
     if options.agg != COUNT:
         table = find_layout(table, options)
     _refuse_unread(table, options)

@@ -44,7 +44,7 @@ def apply(path: Path, options: TableOptions) -> tuple[list[Path], list[Part]]:
     files, others = tables_in(path)
     if not files:
         raise no_file(path, "table", f"give one of {', '.join(suffixes())}, or a folder of them")
-    check_number(path, files)
+    check_number_of_tables(path, files)
     say_left_out(path, [p.name for p in others])
     parts = _parts_of_all(path, files, options)
     if len(parts) == 1:
@@ -122,7 +122,7 @@ def _visible(paths: Iterable[Path]) -> list[Path]:
     return sorted(p for p in paths if p.name[:1] not in HIDDEN and p.is_file())
 
 
-def check_number(path: Path, names: Sequence[object]) -> None:
+def check_number_of_tables(path: Path, names: Sequence[object]) -> None:
     """Refuse more tables than a month of files has."""
     if (n := len(names)) > MOST_FILES:
         raise InputError(

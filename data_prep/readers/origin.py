@@ -45,7 +45,7 @@ NAMED: ContextVar[str] = ContextVar("named", default="")
 
 
 @contextmanager
-def noting() -> Iterator[list[Note]]:
+def collecting_notes() -> Iterator[list[Note]]:
     """Collect what steps say, in the words of the command, instead of logging it."""
     notes: list[Note] = []
     token = _NOTES.set(notes)

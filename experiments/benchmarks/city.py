@@ -329,12 +329,12 @@ def raw_to_report(
     for arguments in commands:
         command = " ".join(arguments)
         if not results.has(command=command):
-            used = frame.in_own_process(run_command, folder, arguments)
+            used = frame.in_own_process(run_as_child, folder, arguments)
             results.add({"command": command, **used})
     return frame.table(results.rows, COMMANDS)
 
 
-def run_command(folder: Path, arguments: Sequence[str]) -> dict[str, float]:
+def run_as_child(folder: Path, arguments: Sequence[str]) -> dict[str, float]:
     """Run a command of `stforecast` in a folder, as the first child of this process.
 
     Returns:

@@ -29,7 +29,7 @@ from experiments.benchmarks.inversion import (
     mean_readings,
     solved,
     weekly_guess,
-    zscored,
+    z_scores,
 )
 from experiments.benchmarks.rotation import in_order, unrotated
 from experiments.benchmarks.unrolled import inverted
@@ -131,7 +131,7 @@ def disclosure(results: Results, *data: Path, quick: bool = False) -> str:
                 victims = Victims.of(table.iloc[: 24 * days, : max(SUMMED)], method, horizon)
                 for how in MEANS.get(method, ("equations",)):
                     about = about_of(path, days, horizon, how)
-                    results.add(*rows_of(attacks(victims, method, how), method, about))
+                    results.add(*attack_rows(attacks(victims, method, how), method, about))
         for path in () if quick else data[:1]:
             for rows in (rows_of_week, rows_of_few, rows_of_rotation, inverted_rows):
                 for row in rows(path):
@@ -139,7 +139,7 @@ def disclosure(results: Results, *data: Path, quick: bool = False) -> str:
     return disclosure_table(pd.DataFrame(results.rows))
 
 
-def rows_of(
+def attack_rows(
     found: Iterable[Attack], method: str, about: How, uploads: int = 1
 ) -> Iterator[dict[str, Any]]:
     """Return a row for each attack on uploads."""
@@ -149,7 +149,7 @@ def rows_of(
             "method": method, **about, "upload": upload, "cells": cells, "of": of,
             "uploads": uploads,
             **measured, **{f"guess {name}": value for name, value in guessed.items()},
-            "verdict": verdict(measured, guessed),
+            "verdict": disclosed(measured, guessed),
         }  # fmt: skip
 
 
@@ -159,7 +159,7 @@ def rows_of_week(path: Path) -> Iterator[dict[str, Any]]:
         table = hourly_table(path).iloc[: 24 * days, : max(SUMMED)]
         victims = Victims.of(table, "fedlean", horizon)
         about = about_of(path, days, horizon, "equations", "only its mean week")
-        yield from rows_of(of_groups(victims, by_mean_week), "fedlean", about)
+        yield from attack_rows(of_groups(victims, by_mean_week), "fedlean", about)
 
 
 def rows_of_few(path: Path) -> Iterator[dict[str, Any]]:
@@ -168,7 +168,7 @@ def rows_of_few(path: Path) -> Iterator[dict[str, Any]]:
     for method, upload, cells in (("fedlean", "sum", FEW), ("fedtrees", "plain", 1)):
         victims = few_victims(path, method)
         found = each_of_few(victims, weekly_guess(victims.readings), cells)
-        yield from rows_of([((upload, cells), ("cell", found))], method, about)
+        yield from attack_rows([((upload, cells), ("cell", found))], method, about)
 
 
 def rows_of_rotation(path: Path) -> Iterator[dict[str, Any]]:
@@ -177,7 +177,7 @@ def rows_of_rotation(path: Path) -> Iterator[dict[str, Any]]:
     guess, about = weekly_guess(victims.readings), about_of(path, *QUICK[0], "rotation")
     for n in ROTATED:
         found = Recovered(unrotated(truth[:, :n]), truth[:, :n], guess[:, :n])
-        yield from rows_of([(("all products", n), ("cell", found))], "fedlean", about)
+        yield from attack_rows([(("all products", n), ("cell", found))], "fedlean", about)
 
 
 def inverted_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -192,11 +192,11 @@ def inverted_rows(path: Path) -> Iterator[dict[str, Any]]:
                 t[:, : attempt.cells] for t in (victims.readings, weekly_guess(victims.readings))
             )
             found = Recovered(in_order(inverted(victims, guess, *attempt[1:]), truth), truth, guess)
-            yield from rows_of([(upload, ("cell", found))], method, about, attempt.uploads)
+            yield from attack_rows([(upload, ("cell", found))], method, about, attempt.uploads)
     for method, words, sought, found in found_of_digits():
         about = {"settings": words, "data": DATA, "days": "", "horizon": ""}
         about["attack"] = "inverted training"
-        yield from rows_of([(("plain", 1), (sought, found))], method, about)
+        yield from attack_rows([(("plain", 1), (sought, found))], method, about)
 
 
 def few_victims(path: Path, method: str, **settings: Any) -> Victims:
@@ -212,7 +212,7 @@ def about_of(path: Path, days: int, horizon: int, attack: str, settings: str = "
     return {"settings": settings, "data": name, "days": days, "horizon": horizon, "attack": attack}
 
 
-def verdict(found: Mapping[str, float], guess: Mapping[str, float]) -> str:
+def disclosed(found: Mapping[str, float], guess: Mapping[str, float]) -> str:
     """Return in a word what an attack discloses, against a guess.
 
     `readings`: a tenth more of them within .01 standard deviations, or half more within .1. `some`:
@@ -248,7 +248,7 @@ def of_groups(
     yield ("plain", 1), ("cell", Recovered(means[:, :3], truth[:, :3], guess[:, :3]))
     for place, cells in enumerate(sizes, start=3):
         mean, mean_guess = means[:, [place]], guesses[:, [place]]
-        each = zscored(mean).expand(-1, cells)
+        each = z_scores(mean).expand(-1, cells)
         yield ("sum", cells), ("cell", Recovered(each, truth[:, :cells], guess[:, :cells]))
         whole = truth[:, :cells].mean(1, keepdim=True)
         yield ("sum", cells), ("sum", Recovered(mean, whole, mean_guess))
@@ -321,7 +321,7 @@ def products_of(victims: Victims, cells: Sequence[int]) -> Products:
     )
 
 
-def by_weeks(victims: Victims, guess: Tensor) -> Tensor:
+def solve_weekly_means(victims: Victims, guess: Tensor) -> Tensor:
     """Solve for readings of three cells from the mean windows of each hour of a week.
 
     They are z-scored with a mean and deviation that the attacker does not need.
@@ -337,7 +337,7 @@ def by_weeks(victims: Victims, guess: Tensor) -> Tensor:
         equations = torch.cat([lags[:, drawn].flatten(0, 1), targets[0]])
         values = torch.cat([sent["x"][i].mT.flatten(), sent["profile"][i]]).double()
         found.append(solved(equations, values[:, None], guess[:, [i]], noise=1e-5))
-    return zscored(torch.cat(found, dim=1))
+    return z_scores(torch.cat(found, dim=1))
 
 
 SUMS = ("fedlean", "fedtrees")
@@ -345,7 +345,7 @@ SUMS = ("fedlean", "fedtrees")
 
 MEANS: Mapping[str, Mapping[str, Callable[[Victims, Tensor], Tensor]]] = {
     "protoridge": {"known groups": by_groups, "secret groups": by_secret_groups},
-    "fedda": {"equations": by_weeks},
+    "fedda": {"equations": solve_weekly_means},
 }
 """Attacks on methods that send means of windows, by their kind."""
 

@@ -15,7 +15,7 @@ from matplotlib.ticker import LogLocator
 from experiments.benchmarks import frame
 from experiments.benchmarks.client_loop import HIDDEN
 from experiments.benchmarks.rounds import Variant, make_runner
-from stforecast.bench.curves import HUES, places
+from stforecast.bench.curves import HUES, label_places
 from stforecast.bench.drawing import SMALL, TINY, TWO_COLUMNS, panels, save_figure
 
 BATCHES, ROUNDS = 4, 3
@@ -123,7 +123,7 @@ def draw_growth(rows: Sequence[dict[str, Any]]) -> Figure:
         "ms a participant": "participant_ms",
         "GB without files": "memory_gb",
     }
-    place_of = places((row["method"], row["method"]) for row in rows)
+    place_of = label_places((row["method"], row["method"]) for row in rows)
     fig, axes = panels(TWO_COLUMNS, 2.6, len(shown), n_columns=len(shown))
     for ax, (label, column) in zip(axes, shown.items(), strict=True):
         slopes = slopes_of(rows, column)

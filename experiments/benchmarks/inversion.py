@@ -370,10 +370,10 @@ def weekly_guess(readings: Tensor) -> Tensor:
     hours = torch.arange(n) % 168
     sums = torch.zeros(168, cells, dtype=readings.dtype).index_add_(0, hours, others)
     week = sums / torch.bincount(hours, minlength=168).clamp(min=1)[:, None]
-    return zscored(week[hours])
+    return z_scores(week[hours])
 
 
-def zscored(values: Tensor) -> Tensor:
+def z_scores(values: Tensor) -> Tensor:
     """Return series with mean 0 and deviation 1, `(steps, cells)`."""
     deviation = values.std(0, correction=0).clamp(min=1e-9)
     return (values - values.mean(0)) / deviation
@@ -382,7 +382,7 @@ def zscored(values: Tensor) -> Tensor:
 def closeness(found: Tensor, truth: Tensor) -> dict[str, float]:
     """Return the shares of readings within .01 and .1 standard deviations, and the correlation."""
     error = (found - truth).abs()
-    r = (zscored(found) * zscored(truth)).mean(0).mean()
+    r = (z_scores(found) * z_scores(truth)).mean(0).mean()
     return {
         "within .01": float((error < 0.01).double().mean()),
         "within .1": float((error < 0.1).double().mean()),

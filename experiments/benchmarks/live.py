@@ -129,7 +129,7 @@ def kills(
             random.seed(seed + len(done))
             killed = Killed(flower, folder, settings, done)
             while len(done) < times:
-                told_runs.append(differences(killed.run(times, target), expected, target))
+                told_runs.append(differences_of_runs(killed.run(times, target), expected, target))
                 results.add()
                 click.echo(f"a run of {rounds} rounds is complete: {told_runs[-1]}")
     return f"{len(done)} kills in {len(told_runs)} runs"
@@ -270,7 +270,7 @@ def difference(out: Path, expected: Path, columns: Sequence[str] = COMPARED) -> 
     return float(np.max(np.abs(ours - theirs) / np.maximum(np.abs(theirs), 1e-12)))
 
 
-def differences(out: Path, expected: Path, target: str) -> dict[str, Any]:
+def differences_of_runs(out: Path, expected: Path, target: str) -> dict[str, Any]:
     """Compare a run with the undisturbed one.
 
     Returns:

@@ -120,7 +120,7 @@ def secure_sum(
     torch.set_num_threads(1)
     for n in frame.listed_numbers(nodes):
         kinds = {
-            "plain": partial(plain, n, clients, values),
+            "plain": partial(unmasked_round, n, clients, values),
             "secure": partial(secure, n, clients, values, lost=False),
             "secure, a node lost": partial(secure, n, clients, values, lost=True),
         }
@@ -238,7 +238,7 @@ def secure(nodes: int, clients: int, values: int, lost: bool) -> list[float]:
     return [*sent, 1e3 * members.seconds / nodes, 1e3 * server]
 
 
-def plain(nodes: int, clients: int, values: int) -> list[float]:
+def unmasked_round(nodes: int, clients: int, values: int) -> list[float]:
     """Measure the same round without masks; the server joins the uploads and averages them."""
     draw = torch.Generator().manual_seed(0)
     uploads = [

@@ -80,16 +80,18 @@ def privacy(results: Results, *data: Path, cells: str = "10,100,1000") -> str:
 def errors(table: pd.DataFrame, other: pd.DataFrame | None) -> Iterator[dict[str, Any]]:
     """Return a row for each fit to a table; `other` gives a map of other cells."""
     for name, (method, settings) in YARDSTICKS.items():
-        yield {"sent": name, "noise": "none", "mse": measured(table, method, **settings)}
+        yield {"sent": name, "noise": "none", "mse": measured_error(table, method, **settings)}
     if other is not None:
         of_others = first_map(other)
         with mock.patch.object(FedLean, "_solved", return_value=of_others):
-            mse = measured(table, "fedlean", **ONE_ROUND)
+            mse = measured_error(table, "fedlean", **ONE_ROUND)
         yield {"sent": "nothing: the map of other cells", "noise": "none", "mse": mse}
     for noise, epsilon in itertools.product(("each cell's own", "shared by nodes"), EPSILONS):
-        std = deviation(epsilon) * (1.0 if noise == "each cell's own" else share(table.shape[1]))
+        std = deviation(epsilon) * (
+            1.0 if noise == "each cell's own" else noise_share(table.shape[1])
+        )
         private = {**ONE_ROUND, "clip": CLIP, "noise": "gaussian", "noise_std": std}
-        mse = measured(table, "fedlean", **private)
+        mse = measured_error(table, "fedlean", **private)
         yield {"sent": "the first round", "noise": noise, "epsilon": epsilon, "mse": mse}
 
 
@@ -102,11 +104,11 @@ def first_map(table: pd.DataFrame) -> Tensor:
         return found[0]
 
     with mock.patch.object(FedLean, "_solved", recorded):
-        measured(table, "fedlean", **ONE_ROUND)
+        measured_error(table, "fedlean", **ONE_ROUND)
     return found[0]
 
 
-def measured(table: pd.DataFrame, method: str, **settings: Any) -> float:
+def measured_error(table: pd.DataFrame, method: str, **settings: Any) -> float:
     """Return the MSE of z-scores in the test part."""
     return test_error(Forecaster(method, horizon=1, split=SPLIT, **settings).fit(table), "mse")
 
@@ -118,7 +120,7 @@ def deviation(epsilon: float) -> float:
     return 2 * CLIP * float(dp_accounting.get_sigma_gaussian(epsilon, DELTA))
 
 
-def share(cells: int) -> float:
+def noise_share(cells: int) -> float:
     """Return the share of the noise that each of so many cells draws in place of its node."""
     nodes = max(2, min(NODES, cells))
     return math.sqrt(nodes / SecureSums().threshold(nodes) / cells)

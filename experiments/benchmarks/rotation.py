@@ -13,7 +13,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from experiments.benchmarks.inversion import zscored
+from experiments.benchmarks.inversion import z_scores
 from stforecast.federated.core.state import generator
 
 STARTS, STEPS = 8, 400
@@ -65,7 +65,7 @@ def unrotated(truth: Tensor) -> Tensor:
 
 def in_order(found: Tensor, truth: Tensor) -> Tensor:
     """Return series `(steps, cells)` in the order of the cells that they fit best."""
-    like = zscored(found).mT @ zscored(truth)
+    like = z_scores(found).mT @ z_scores(truth)
     rows, cells = linear_sum_assignment(-like.numpy())
     ordered = torch.empty_like(found)
     ordered[:, cells] = found[:, rows]

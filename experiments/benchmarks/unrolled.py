@@ -195,7 +195,7 @@ def inverted(senders: Senders, guess: Tensor, uploads: int = 1, solving: bool = 
         scale = squares(simulate(guess), target).detach()
         if solving:
             return least_squares(errors, slopes, guess, SOLVED)
-        return fitted(lambda x: squares(simulate(x), target) / scale, guess)
+        return fitted_values(lambda x: squares(simulate(x), target) / scale, guess)
 
 
 def squares(found: Mapping[str, Tensor], sent: Mapping[str, Tensor]) -> Tensor:
@@ -203,7 +203,7 @@ def squares(found: Mapping[str, Tensor], sent: Mapping[str, Tensor]) -> Tensor:
     return torch.stack([(t - sent[n]).square().sum() for n, t in found.items()]).sum()
 
 
-def fitted(error: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
+def fitted_values(error: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
     """Return what has the smallest error on the way of Adam, then of L-BFGS, from a start."""
     x, least, best = start.clone().requires_grad_(), math.inf, start
 

@@ -35,14 +35,14 @@ def zero_shot(results: Results, *data: Path, weights: Path, ahead: str = "1,24")
         networks = {"mse": Perceptron.from_arrays(dict(file))}
     networks["shipped"] = Perceptron.from_arrays(trained_arrays())
     for path, horizon in itertools.product(data, listed_numbers(ahead)):
-        folds = folds_of(path, horizon)
-        errors = {name: mean_square(network, folds) for name, network in networks.items()}
+        folds = folds_of_cube(path, horizon)
+        errors = {name: error_of_folds(network, folds) for name, network in networks.items()}
         about = {"weights": weights.stem, "data": path.stem, "ahead": horizon}
         results.add({**about, **errors})
     return weights_table(pd.DataFrame(results.rows))
 
 
-def folds_of(path: Path, horizon: int) -> list[PreparedSeries]:
+def folds_of_cube(path: Path, horizon: int) -> list[PreparedSeries]:
     """Return the three folds of a backtest of a cube."""
     cube = open_cube(path)
     series = as_series(cube, "internet" if "internet" in cube else None)
@@ -52,7 +52,7 @@ def folds_of(path: Path, horizon: int) -> list[PreparedSeries]:
     return [prepare(series, window.at(calendar.step), split, "cell") for split in plan.splits]
 
 
-def mean_square(network: Perceptron, folds: Sequence[PreparedSeries]) -> float:
+def error_of_folds(network: Perceptron, folds: Sequence[PreparedSeries]) -> float:
     """Return the MSE of z-scores over the test parts of all folds."""
     total, count = 0.0, 0
     for fold in folds:

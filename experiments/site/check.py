@@ -50,8 +50,8 @@ def check_page(name: str, folder: Path) -> str:
     place = words.index("--out")
     words[place + 1 : place + 2] = ["out", "--row", JUDGED.sub("", row["method"])]
     for _, command in dict.fromkeys(PREPARED.findall(benchmark.about["facts"].get("data", ""))):
-        run(shlex.split(command), folder)
-    run(words, folder)
+        run_command_of_page(shlex.split(command), folder)
+    run_command_of_page(words, folder)
     of_row = {key: row[key] for key in ("data", "method")}
     rows = read_folder(folder / "out").tables["methods"]
     again = next(r for r in rows if of_row.items() <= r.items())
@@ -95,7 +95,7 @@ def repeatable(name: str) -> Iterator[tuple[bool, float, Benchmark, Row]]:
                 yield other, seconds * row["runs"], benchmark, row
 
 
-def run(words: list[str], folder: Path) -> None:
+def run_command_of_page(words: list[str], folder: Path) -> None:
     """Run a command of a page in a folder, with the files that it names where they are here."""
     found = [_located(word) for word in words[1:]]
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))

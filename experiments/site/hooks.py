@@ -46,7 +46,7 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the pages that do not lie in `docs/`."""
     from mkdocs.structure.files import File
 
-    texts = {page: moved((ROOT / name).read_text()) for name, page in PAGES.items()}
+    texts = {page: moved_links((ROOT / name).read_text()) for name, page in PAGES.items()}
     texts |= {page: write() for page, write in GENERATED.items()}
     for page, text in texts.items():
         files.append(File.generated(config, page, content=text))
@@ -65,10 +65,10 @@ def on_page_content(html: str, **_: Any) -> str:
     return MATHS.sub(_mathml, html)
 
 
-def moved(text: str) -> str:
+def moved_links(text: str) -> str:
     """Return a file of the root with its links as they are from `docs/`.
 
-    >>> moved("[a](docs/a.md#b), [c](CHANGELOG.md)")
+    >>> moved_links("[a](docs/a.md#b), [c](CHANGELOG.md)")
     '[a](a.md#b), [c](changelog.md)'
     """
     text = re.sub(r"(?<=\]\()docs/", "", text)

@@ -194,20 +194,20 @@ def _sent(
     floats = [f"{n / N_CLIENTS / 4:,.0f}" for n in (report.bytes_up, report.bytes_down)]
     return {
         "method": f"`{name}`",
-        "a client sends": parts(up),
-        "the server sends": parts(down),
+        "a client sends": parts_in_words(up),
+        "the server sends": parts_in_words(down),
         "floats a round, up / down": " / ".join(floats),
         "sums suffice": {"none": "no"}.get(method.sends.sums, "yes") if up else "-",
         "needs": ", ".join(method.needs.data) or "-",
     }
 
 
-def parts(names: Collection[str]) -> str:
+def parts_in_words(names: Collection[str]) -> str:
     """Name the parts of a message in words, the model's first.
 
-    >>> parts(["encoder.0.weight", "head.bias", "control.head.bias"])
+    >>> parts_in_words(["encoder.0.weight", "head.bias", "control.head.bias"])
     'model, control'
-    >>> parts(["counts", "encoder.0.weight"]), parts([])
+    >>> parts_in_words(["counts", "encoder.0.weight"]), parts_in_words([])
     ('encoder, counts', 'nothing')
     """
     found = {n.replace("/", ".").partition(".")[0].replace("_", " ") for n in names}

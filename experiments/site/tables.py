@@ -76,10 +76,10 @@ def differences(
     With `ablations` it shows the changes to the reference, not the other methods. The rows `shown`
     are not left out.
     """
-    return _pivot(compared(benchmarks, ablations=ablations), AGAINST, shown)
+    return _pivot(compared_forecasts(benchmarks, ablations=ablations), AGAINST, shown)
 
 
-def compared(benchmarks: Benchmarks, *, ablations: bool = False) -> list[Column]:
+def compared_forecasts(benchmarks: Benchmarks, *, ablations: bool = False) -> list[Column]:
     """Return the rows of forecasts that are compared with a reference, and the reference."""
 
     def fits(_: str, row: Row) -> bool:

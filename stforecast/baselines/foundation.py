@@ -215,7 +215,7 @@ class TimesFM(Foundation):
         return int(max(steps // patch, 1) * patch)
 
     def _medians(self, past: Tensor) -> Tensor:
-        known = [row[~np.isnan(row)] for row in filled(past)]
+        known = [row[~np.isnan(row)] for row in gapless(past)]
         inputs = [torch.tensor(k if len(k) else [0.0]) for k in known]
         with torch.no_grad():
             found = self.model(inputs, forecast_context_len=self._steps(), truncate_negative=False)
@@ -269,7 +269,7 @@ class Toto(Foundation):
         return int(max(self.config.context // patch, 1) * patch)
 
     def _medians(self, past: Tensor) -> Tensor:
-        known = torch.from_numpy(filled(past))[:, None]  # Each window is a series of one variate.
+        known = torch.from_numpy(gapless(past))[:, None]  # Each window is a series of one variate.
         inputs = {
             "target": known.nan_to_num(0.0),
             "target_mask": ~known.isnan(),
@@ -279,11 +279,11 @@ class Toto(Foundation):
             return torch.as_tensor(self.model.forecast(inputs, self.spec.horizon)[MEDIAN, :, 0])
 
 
-def filled(past: Tensor) -> np.ndarray:
+def gapless(past: Tensor) -> np.ndarray:
     """Interpolate missing readings `(windows, steps)`, and repeat the last one.
 
     >>> nan = float("nan")
-    >>> filled(torch.tensor([[nan, 1.0, nan, 3.0, nan]])).tolist()
+    >>> gapless(torch.tensor([[nan, 1.0, nan, 3.0, nan]])).tolist()
     [[nan, 1.0, 2.0, 3.0, 3.0]]
     """
     table = pd.DataFrame(past.numpy().T).interpolate(limit_area="inside").ffill()

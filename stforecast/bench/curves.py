@@ -63,7 +63,7 @@ class Curve(Generic[R]):
 
     Attributes:
         group: the runs.
-        place: determines colour, line and marker, see `places`.
+        place: determines colour, line and marker, see `label_places`.
         faint: whether it is in the background, in grey.
     """
 
@@ -116,13 +116,13 @@ class Curve(Generic[R]):
         return replace(self, place=self.place % len(HUES), faint=False)
 
 
-def places(named: Iterable[tuple[str, str]]) -> dict[str, int]:
+def label_places(named: Iterable[tuple[str, str]]) -> dict[str, int]:
     """Return the place of each label, whatever the order of the labels.
 
     A method in `HOMES` has its place there, by its own name or by that of one variant. Any other
     label begins at a colour that its text determines, and takes the next that is taken least.
 
-    >>> places([("fedavg", "fedavg"), ("fedlean", "fedlean"), ("solo, day", "solo")])
+    >>> label_places([("fedavg", "fedavg"), ("fedlean", "fedlean"), ("solo, day", "solo")])
     {'fedavg': 1, 'fedlean': 0, 'solo, day': 4}
     """
     found: dict[str, int] = {}
@@ -171,7 +171,7 @@ def curves_of(groups: Sequence[RunGroup[R]]) -> list[Curve[R]]:
     label.
     """
     shown = set(drawing.current().highlight)
-    of_label = places(
+    of_label = label_places(
         (*drawing.current().among, *labels_of(r for group in groups for r in group.runs))
     )
     labels = {group.base for group in groups}
@@ -197,7 +197,7 @@ def best_first(
 
 
 def labels_of(runs: Iterable[Run]) -> tuple[tuple[str, str], ...]:
-    """Return label and method of each run, for `places`."""
+    """Return label and method of each run, for `label_places`."""
     return tuple((run.label, run.method) for run in runs)
 
 

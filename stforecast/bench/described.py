@@ -11,7 +11,7 @@ from typing import Any
 
 from data_prep.base.errors import InputError
 from data_prep.described import Description, facts
-from stforecast.bench.kind import kind_of
+from stforecast.bench.kind import kind_named
 from stforecast.federated.runs.run_folder import ABOUT, BEGUN, CHECKPOINTS, read_about, read_begun
 
 
@@ -22,7 +22,7 @@ def of_run(path: Path) -> Description | None:
     about = describe_run(path)
     label = "" if about["label"] == about["method"] else f"{about['label']}: "
     took = "" if about["seconds"] is None else f", {about['seconds']:.1f} s"
-    own = kind_of({"task": about["of"]}).facts(about)
+    own = kind_named({"task": about["of"]}).facts(about)
     lines = {
         "method": f"{label}{about['method']}, seed {about['seed']}{took}",
         "data": own.pop("data"),
@@ -60,7 +60,7 @@ def of_unfinished(path: Path) -> Description | None:
     rounds = [int(number) for number in numbers if number.isdigit()]
     about = {
         "file": BEGUN,
-        "command": kind_of(begun).run_type.command,
+        "command": kind_named(begun).run_type.command,
         "method": settings["method"],
         "data": begun.get("data", settings.get("data")),
         "rounds_done": max(rounds, default=0),
@@ -79,7 +79,7 @@ def describe_run(folder: Path) -> dict[str, Any]:
     `step_minutes`, `time_zone`, `horizon`, `split`, `parts` and `errors` on the test part.
     """
     about = read_about(folder, "stforecast run")
-    settings, kind = about["settings"], kind_of(about)
+    settings, kind = about["settings"], kind_named(about)
     return {
         "label": about.get("label", settings["method"]),
         "method": settings["method"],

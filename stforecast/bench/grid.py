@@ -13,7 +13,7 @@ from data_prep.base.errors import InputError, Words, choose, shown
 from stforecast.bench import grid_file
 from stforecast.bench.figures import FigureSpec, parse_figures
 from stforecast.bench.grid_file import Published, parse_published
-from stforecast.bench.kind import Kind, Scenario, kind_of, packaged
+from stforecast.bench.kind import Kind, Scenario, kind_named, packaged
 from stforecast.bench.run_groups import R
 
 
@@ -128,7 +128,7 @@ def load_grid(path: Path, preset: str | None = None) -> Grid[Any]:
     """Read a benchmark's TOML file, with one of its presets; errors name the file."""
     table = {"title": path.stem, **grid_file.read_toml(path)}
     try:
-        kind = kind_of(table)
+        kind = kind_named(table)
         grid = make_grid(kind, _with_preset(kind, table, preset), path.parent)
     except InputError as e:
         raise InputError(f"{path}: ", e) from e

@@ -21,7 +21,7 @@ from stforecast.bench import LOCAL, RAY
 from stforecast.bench.figures import Gallery, draw_figures
 from stforecast.bench.grid import Grid
 from stforecast.bench.grid_file import Entry
-from stforecast.bench.kept import PROBE, pack, unpack
+from stforecast.bench.kept import PROBE, pack_runs, unpack_runs
 from stforecast.bench.kind import Fold, Kind
 from stforecast.bench.progress import rounds_bar
 from stforecast.bench.ray import do_runs
@@ -227,7 +227,7 @@ def run_grid(
     `kept.tar.xz`. No figures are drawn if only sums are kept of some runs.
     """
     with locked(out):
-        unpack(out)
+        unpack_runs(out)
         jobs = grid_jobs(grid, out, progress=progress)
         runs, failures = do_jobs(jobs, grid.title, out / "runs", progress=progress, engine=engine)
         figures = () if any(run.kept for run in runs) else grid.figures
@@ -243,5 +243,5 @@ def run_grid(
             facts["probe"] = probed
         about = {"title": grid.title, "command": grid.repeat(out), "facts": facts}
         write_page(out, about, parts, gallery)
-        pack(grid.kind, runs, out, facts.get("probe", ""))
+        pack_runs(grid.kind, runs, out, facts.get("probe", ""))
     return Outcome(runs, failures, in_markdown(parts), gallery)

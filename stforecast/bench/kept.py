@@ -28,7 +28,7 @@ PROBE = "probe"
 """Entry of `run.json` that shows what the code of a kept run computed, see `Kind.probe`."""
 
 
-def pack(kind: Kind[R], runs: Sequence[R], out: Path, probe: str) -> None:
+def pack_runs(kind: Kind[R], runs: Sequence[R], out: Path, probe: str) -> None:
     """Write the archive of a benchmark's runs, with their paths in its folder."""
     with (
         atomic_path(out / ARCHIVE) as part,
@@ -57,7 +57,7 @@ def _nameless(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
-def unpack(out: Path) -> None:
+def unpack_runs(out: Path) -> None:
     """Unpack the archive in the folder of a benchmark that has no runs."""
     if (out / RUNS).exists() or not (out / ARCHIVE).exists():
         return

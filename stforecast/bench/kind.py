@@ -201,7 +201,7 @@ DEFAULT = "forecasts"
 """Kind of the files without a key `task`."""
 
 
-def kind_of(about: Mapping[str, Any]) -> Kind[Any]:
+def kind_named(about: Mapping[str, Any]) -> Kind[Any]:
     """Return the kind that a benchmark's file or the description of a run names."""
     known = _kinds()
     if not known:
@@ -216,7 +216,7 @@ def usual_settings(run: Run) -> dict[str, Any]:
     Raises:
         InputError: if the method, or the model, is of a package that is not installed here.
     """
-    settings = kind_of(run.about).settings
+    settings = kind_named(run.about).settings
     chosen = {n: run.settings[n] for n in settings.depends_on if run.settings.get(n)}
     found: dict[str, Any] = settings.resolve(run.method, **chosen).flat()
     return found

@@ -245,15 +245,15 @@ def to_json(about: Any, indent: int | None = 2) -> str:
       "a"
     ]
     """
-    return json.dumps(without_nan(about), indent=indent, default=str, allow_nan=False)
+    return json.dumps(for_json(about), indent=indent, default=str, allow_nan=False)
 
 
-def without_nan(value: Any) -> Any:
+def for_json(value: Any) -> Any:
     """Return a value for JSON, with None for NaN and infinity."""
     if isinstance(value, Mapping):
-        return {name: without_nan(item) for name, item in value.items()}
+        return {name: for_json(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [without_nan(item) for item in value]
+        return [for_json(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

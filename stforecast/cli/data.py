@@ -157,9 +157,9 @@ def _preview(read: Callable[[], xr.Dataset], raw: Path, *, as_json: bool) -> Non
     from data_prep.cube import warn_of_services
     from data_prep.described import cube_text, notes_of, preview, steps_text
     from data_prep.description import describe_cube
-    from data_prep.readers.origin import noting
+    from data_prep.readers.origin import collecting_notes
 
-    with noting() as notes:
+    with collecting_notes() as notes:
         try:
             ds = read()
         finally:

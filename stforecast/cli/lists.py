@@ -122,7 +122,7 @@ def documented(methods: Iterable[tuple[str, Any, str]]) -> str:
     return _tabulate(rows, headers, tablefmt="github", disable_numparse=True)
 
 
-def names_of(
+def lister(
     registry: str,
     headers: list[str],
     rows: Callable[[Names], list[list[str]]] = titles,
@@ -146,19 +146,19 @@ def _partitions(known: Names) -> list[list[str]]:
 
 LISTS: dict[str, Callable[[], list[NameTable]]] = {
     "methods": methods_list,
-    "data": names_of(
+    "data": lister(
         "data_prep:DATA_SETS",
         ["data set", "what it is", "download"],
         lambda sets: [[n, title(s.__doc__), "yes" if s.SOURCES else "no"] for n, s in sets.items()],
     ),
     "formats": formats_list,
-    "models": names_of("stforecast.models:MODELS", ["model", "what it is"], summaries),
+    "models": lister("stforecast.models:MODELS", ["model", "what it is"], summaries),
     "metrics": metrics_list,
-    "plots": names_of("stforecast.plots:PLOTS", ["figure", "what it shows"]),
-    "sections": names_of(
+    "plots": lister("stforecast.plots:PLOTS", ["figure", "what it shows"]),
+    "sections": lister(
         "stforecast.report.sections:SECTIONS", ["section", "what it shows", "needs"], _sections
     ),
-    "partitions": names_of(
+    "partitions": lister(
         "stforecast.data.partition:CELL_PARTITIONS",
         ["partition of cells", "what it is", "settings"],
         _partitions,

@@ -321,7 +321,7 @@ def explain_command(
     import pandas as pd
 
     from stforecast.bench.tables import for_terminal
-    from stforecast.forecasting.explain import bars
+    from stforecast.forecasting.explain import bar_rows
     from stforecast.forecasting.forecaster import Forecaster
 
     found = Forecaster.load(run).explain(cell, history, events=events)
@@ -341,7 +341,7 @@ def explain_command(
         return
     click.echo(f"cell {cell}: {found.words(at)}")
     for table, by in zip(tables.values(), ("input", "part of the model"), strict=False):
-        click.echo(f"\nby {by}\n\n{for_terminal(bars(table.T[at]))}")
+        click.echo(f"\nby {by}\n\n{for_terminal(bar_rows(table.T[at]))}")
 
 
 @command(EVENTS, sections=section("New cells", "stforecast.forecasting.adapt:AdaptOptions"))

@@ -321,7 +321,7 @@ def score_command(
     from data_prep.base.registry import find
     from stforecast.bench.tables import for_terminal, numbers_of
     from stforecast.comparison.protocol import PROTOCOLS
-    from stforecast.comparison.score import legend, score, tabulate_scores
+    from stforecast.comparison.score import score, score_legend, tabulate_scores
     from stforecast.federated.runs.run_folder import write_csv
 
     chosen = find("protocol", protocol, PROTOCOLS)
@@ -334,7 +334,7 @@ def score_command(
         return
     for name, rows in tables.items():
         click.echo(f"{protocol}, {name} ahead\n\n{for_terminal(rows)}\n")
-    click.echo(legend(sums, chosen))
+    click.echo(score_legend(sums, chosen))
 
 
 @command(options.JSON)
@@ -362,7 +362,7 @@ def compare_command(
     """
     options.check_runs(runs)
     doing("opening runs")
-    from stforecast.bench.kind import kind_of
+    from stforecast.bench.kind import kind_named
     from stforecast.federated.runs.run_folder import (
         check_folder,
         find_folders,
@@ -375,7 +375,7 @@ def compare_command(
     if out is not None and not workbook:
         check_folder(out)
     first, *_ = find_folders(runs, "stforecast run")
-    kind = kind_of(read_about(first, "stforecast run"))
+    kind = kind_named(read_about(first, "stforecast run"))
     if metric is not None and kind.metric is None:
         raise click.UsageError(f"{first} is a run of {kind.name}, which has no --metric.")
     found = kind.compare(runs, metric or kind.metric, reference)
@@ -416,16 +416,16 @@ def report(
     options.check_ending(out, ".html")
     options.check_runs(runs)
     doing("opening runs")
-    from stforecast.bench.kind import kind_of
+    from stforecast.bench.kind import kind_named
     from stforecast.bench.run_groups import grouped
     from stforecast.federated.runs.run_folder import find_folders, read_about
     from stforecast.report.write import ReportPage
 
     folders = find_folders(runs, "stforecast run")
-    kinds = grouped(folders, lambda folder: kind_of(read_about(folder, "stforecast run")).name)
+    kinds = grouped(folders, lambda folder: kind_named(read_about(folder, "stforecast run")).name)
     page, wanted = ReportPage(), reference
     for name in sorted(kinds):
-        kind = kind_of({"task": name})
+        kind = kind_named({"task": name})
         kind.add_to_page(page, list(map(kind.run_type.open, kinds[name])), metric, wanted)
         wanted = None
     words = ["stforecast", "report", *map(str, runs), "--out", str(out)]

@@ -26,7 +26,7 @@ LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 @dataclass(frozen=True)
-class ForecastTask:
+class ProtocolTask:
     """Test targets of a protocol, counted in steps of the data.
 
     Attributes:
@@ -67,7 +67,7 @@ class Protocol:
     name: str
     service: str
     shape: tuple[int, int]
-    tasks: Mapping[str, ForecastTask]
+    tasks: Mapping[str, ProtocolTask]
     metrics: tuple[str, ...]
     prepare: Words
     by_step: bool = False
@@ -116,8 +116,8 @@ class Protocol:
 HOURS = 24
 _OF_62_DAYS = MappingProxyType(
     {
-        "one hour": ForecastTask((1,), 44 * HOURS, 1, 18 * HOURS),
-        "one day": ForecastTask(tuple(range(1, HOURS + 1)), 44 * HOURS, HOURS, 18),
+        "one hour": ProtocolTask((1,), 44 * HOURS, 1, 18 * HOURS),
+        "one day": ProtocolTask(tuple(range(1, HOURS + 1)), 44 * HOURS, HOURS, 18),
     }
 )
 """The last 18 of 62 days: each hour from the hour before, and each day from the midnight before."""
@@ -140,7 +140,7 @@ PROTOCOLS = {
             Words("stforecast prepare milan {raw:raw/} {step:1h} {out:milan10000.nc}"),
         ),
         Protocol(  # BasicTS's test part: windows of 12 + 12 in the last fifth of the steps.
-            "metr-la", "speed", (34_272, 207), {"hour": ForecastTask((3, 6, 12), 27430, 1, 6831)},
+            "metr-la", "speed", (34_272, 207), {"hour": ProtocolTask((3, 6, 12), 27430, 1, 6831)},
             ("raw_mae", "raw_rmse", "raw_mape"),
             Words("stforecast prepare metr-la {raw:metr-la.h5} {out:metr-la.nc}"),
             by_step=True,

@@ -18,7 +18,7 @@ from stforecast.bench.run_groups import ALL, grouped
 from stforecast.bench.statistics.estimate import ErrorSums, holm, permutation_test
 from stforecast.bench.tables import number
 from stforecast.comparison.leaderboard import resample
-from stforecast.comparison.protocol import LEVELS, ForecastTask, Protocol
+from stforecast.comparison.protocol import LEVELS, Protocol, ProtocolTask
 from stforecast.comparison.table import resampled_units
 from stforecast.forecasting.results import ForecastRun, bounds_of
 from stforecast.metrics import METRICS
@@ -45,7 +45,7 @@ class ScoredForecasts:
     levels: Mapping[float, np.ndarray]
 
 
-def read_csv(path: Path, values: xr.DataArray, protocol: Protocol) -> ScoredForecasts:
+def read_file(path: Path, values: xr.DataArray, protocol: Protocol) -> ScoredForecasts:
     """Read a table of forecasts, and check that it is whole and that its times can be right.
 
     Columns are `time` (begin of the target's step) or `origin` (begin of the newest step known) or
@@ -127,7 +127,7 @@ def _places(table: pd.DataFrame, values: xr.DataArray, path: str) -> np.ndarray:
     return found.to_numpy().astype(int)
 
 
-def _check_begins(begin: np.ndarray, task: ForecastTask, values: xr.DataArray, path: str) -> None:
+def _check_begins(begin: np.ndarray, task: ProtocolTask, values: xr.DataArray, path: str) -> None:
     """Refuse forecasts from other origins than the task's; name a shift of all."""
     wanted = task.first + task.every * np.arange(task.count)
     if np.isin(begin, wanted).all():
@@ -150,7 +150,7 @@ def _check_begins(begin: np.ndarray, task: ForecastTask, values: xr.DataArray, p
 
 
 def _check_values(
-    levels: Mapping[float, np.ndarray], values: xr.DataArray, task: ForecastTask, path: str
+    levels: Mapping[float, np.ndarray], values: xr.DataArray, task: ProtocolTask, path: str
 ) -> None:
     """Refuse other units and crossing quantiles; note a shift that fits the values better."""
     y_hat, y = levels[0.5], values.to_numpy()
@@ -215,7 +215,7 @@ def read_runs(folder: Path, values: xr.DataArray, protocol: Protocol) -> list[Sc
     return found
 
 
-def sums_of(forecasts: ScoredForecasts, values: xr.DataArray, protocol: Protocol) -> pd.DataFrame:
+def day_sums(forecasts: ScoredForecasts, values: xr.DataArray, protocol: Protocol) -> pd.DataFrame:
     """Return the sums of errors by metric, step and day, see `SUMS`."""
     task, y_all = protocol.tasks[forecasts.task], values.to_numpy()
     y = y_all[task.targets]
@@ -289,7 +289,7 @@ def tabulate_scores(
     return found
 
 
-def legend(sums: pd.DataFrame, protocol: Protocol) -> str:
+def score_legend(sums: pd.DataFrame, protocol: Protocol) -> str:
     """Return the meaning of the columns of `tabulate_scores`, which has the same arguments."""
     metric = protocol.metrics[0]
     units: dict[str, None] = {}
@@ -325,12 +325,12 @@ def score(paths: Sequence[Path], data: Path, protocol: Protocol) -> pd.DataFrame
     known = {row for part in parts for row in part[["task", "method"]].itertuples(False, None)}
     for path in paths:
         runs = path.is_dir()
-        read = read_runs(path, values, protocol) if runs else [read_csv(path, values, protocol)]
+        read = read_runs(path, values, protocol) if runs else [read_file(path, values, protocol)]
         for found in read:
             if (found.task, found.name) in known:
                 raise InputError(
                     f"{path}: {found.name} is the name of another row; rename the file"
                 )
             known.add((found.task, found.name))
-            parts.append(sums_of(found, values, protocol))
+            parts.append(day_sums(found, values, protocol))
     return pd.concat(parts, ignore_index=True)

@@ -21,7 +21,7 @@ from data_prep.base.errors import InputError, Words, reading
 from data_prep.base.files import atomic_path
 from data_prep.readers.times import check_time_zone
 from stforecast.bench import LOCAL
-from stforecast.bench.kind import DEFAULT, kind_of
+from stforecast.bench.kind import DEFAULT, kind_named
 from stforecast.data.anchors import CHOSEN
 from stforecast.data.partition import parse_partition
 from stforecast.data.splits import parse_split
@@ -142,7 +142,7 @@ def read_run(values: Mapping[str, Any]) -> FederationSettings:
     """Read the run's configuration of any kind of run; of forecasts if it names none."""
     task = str(values.get("task", DEFAULT))
     # Importing a kind takes a while, as its tables and figures come with it.
-    kind = RunSettings if task == DEFAULT else kind_of({"task": task}).node_settings()
+    kind = RunSettings if task == DEFAULT else kind_named({"task": task}).node_settings()
     return kind.from_run_config(values)
 
 

@@ -188,7 +188,7 @@ class Asking:
                 found[node] = check(answers.get(node, "silent"))
             except Rejected as e:
                 self.left_out[node] = str(e)
-        check_number(found)
+        check_number_of_nodes(found)
         return found
 
     def spans(self) -> dict[int, Reach]:
@@ -214,7 +214,7 @@ class Asking:
         fewest, most = max(FEW, run.patience.min_parties), MOST_VALUES // (5 * n_windows * horizon)
         nodes = list[int]()
         while not nodes:
-            check_number(spans)
+            check_number_of_nodes(spans)
             plan, without = groups_to_add({n: s.groups for n, s in spans.items()}, fewest, most)
             n = sum(nodes > 0 for nodes in plan.values())
             shapes = {TESTED: [5, n, n_windows, horizon], COMING: [4, n, horizon]}
@@ -248,7 +248,7 @@ class Added(NamedTuple):
     without: Mapping[str, str]
 
 
-def check_number(nodes: Collection[int]) -> None:
+def check_number_of_nodes(nodes: Collection[int]) -> None:
     """Refuse to ask too few nodes."""
     if len(nodes) < FEW:
         raise SumLost(f"{len(nodes)} nodes can add to them, {FEW} or more must")

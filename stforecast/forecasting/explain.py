@@ -80,7 +80,7 @@ class Explanation:
         return f"{text}: {'above' if total > 0 else 'below'} it mainly by {largest}"
 
 
-def bars(parts: pd.Series) -> list[dict[str, str]]:
+def bar_rows(parts: pd.Series) -> list[dict[str, str]]:
     """Return a row for each part of a forecast, with a bar of its size."""
     most = parts.abs().max() or 1.0
     return [

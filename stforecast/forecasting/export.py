@@ -28,7 +28,7 @@ from stforecast.data.series import Series
 from stforecast.data.weekly_profile import SHRINKAGE
 from stforecast.data.windows import RECENT as RECENT_GAP
 from stforecast.forecasting.mixed_forecasts import mixed_levels
-from stforecast.forecasting.mixture import MixtureWindows, known_windows, mixed
+from stforecast.forecasting.mixture import MixtureWindows, error_windows, mixed
 from stforecast.forecasting.model import FittedModel
 from stforecast.forecasting.trained_method import TrainedMethod
 from stforecast.intervals.radii import FURTHEST, OFFSET, RECENT, ErrorScale
@@ -181,7 +181,7 @@ class Graph(nn.Module):
         # Built here, as a trace of `forward` would keep how its weights are first drawn.
         self.pretrained = Perceptron.from_arrays(trained_arrays()) if mixes else None
         start = np.array([n_steps])
-        found = known_windows(start, self.window, self.week) if self.usual else (start[:0], 1)
+        found = error_windows(start, self.window, self.week) if self.usual else (start[:0], 1)
         origins, self.every = found
         self.starts = [*origins.tolist(), n_steps]
 

@@ -39,16 +39,16 @@ from stforecast.forecasting.fit import Predictor, fit, prepare_series
 from stforecast.forecasting.history import (
     open_history,
     read_series,
+    warn_of_further_services,
     warn_of_level,
-    warn_of_services,
     warn_of_set_back,
 )
 from stforecast.forecasting.leaks import Leak, model_leaks
-from stforecast.forecasting.model import FittedModel, as_html, one_line
+from stforecast.forecasting.model import FittedModel, as_html, call_in_one_line
 from stforecast.forecasting.planning import ANY
 from stforecast.forecasting.results import tested_forecasts
 from stforecast.forecasting.rolling import roll
-from stforecast.forecasting.sweep import tuned
+from stforecast.forecasting.sweep import tuned_settings
 from stforecast.forecasting.tables import Interval, tidy
 from stforecast.forecasting.update import (
     How,
@@ -216,7 +216,7 @@ class Forecaster(Estimator):
     ) -> Self:
         doing(f"reading {name_of(data)}")
         begin = time.perf_counter()
-        asked = tuned(self.asked, data)
+        asked = tuned_settings(self.asked, data)
         swept = time.perf_counter() - begin
         config, prepared = prepare_series(asked, data)
         begin = time.perf_counter() - swept
@@ -307,7 +307,7 @@ class Forecaster(Estimator):
         """Read a history, and warn of what a forecast from it may suffer from."""
         model, series = self._fitted(), self.read(history, events)
         warn_of_level(series, model)
-        warn_of_services(series, model)
+        warn_of_further_services(series, model)
         return series
 
     def predict_interval(
@@ -790,7 +790,7 @@ class Forecaster(Estimator):
 
     def __repr__(self) -> str:
         """Return the call that makes it, and what it was fitted on."""
-        return one_line(self.get_params(), self._model)
+        return call_in_one_line(self.get_params(), self._model)
 
     def _repr_html_(self) -> str:
         """Return a table for notebooks."""

@@ -220,7 +220,7 @@ def warn_of_level(series: Series, model: FittedModel) -> None:
         )
 
 
-def warn_of_services(series: Series, model: FittedModel) -> None:
+def warn_of_further_services(series: Series, model: FittedModel) -> None:
     """Warn of further services that are missing before the forecast, or far from the training."""
     window, scaler = model.config.window, model.scaler.covariates
     if not window.services or scaler is None or series.covariates is None:

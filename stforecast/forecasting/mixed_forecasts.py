@@ -22,7 +22,7 @@ from stforecast.data.weekly_profile import at_targets
 from stforecast.data.window_spec import WindowSpec
 from stforecast.data.windows import History, training_targets
 from stforecast.federated.core.method import Method
-from stforecast.forecasting.mixture import NEWEST, MixtureWindows, UsualWeight, known_windows, mixed
+from stforecast.forecasting.mixture import NEWEST, MixtureWindows, UsualWeight, error_windows, mixed
 from stforecast.methods.mixing import MixesForecasts
 
 MOST_CELLS = 300
@@ -73,7 +73,7 @@ class Mixture:
 
     def known_windows(self, starts: np.ndarray, calendar: Calendar) -> np.ndarray:
         """Return the first target steps of windows whose errors weigh the forecasts of others."""
-        return known_windows(starts, self.window, calendar.steps_in(WEEK))[0]
+        return error_windows(starts, self.window, calendar.steps_in(WEEK))[0]
 
     def bytes_of_cell(self, starts: np.ndarray, calendar: Calendar) -> int:
         """Return the memory that the mixture takes for windows of a cell: 128 bytes a target."""
@@ -95,7 +95,7 @@ class Mixture:
 
         Args:
             known: `(cells, known windows, experts * horizon * levels)` its outputs for the
-                `known_windows`.
+                `error_windows`.
             outputs: `(cells, windows, experts * horizon * levels)`.
             history: what windows are cut from.
             starts: `(windows,)` first target steps.
@@ -108,7 +108,7 @@ class Mixture:
         """
         window, horizon, middle = self.window, self.window.horizon, self.n_levels // 2
         series, calendar = history.z, history.calendar
-        origins, every = known_windows(starts, window, calendar.steps_in(WEEK))
+        origins, every = error_windows(starts, window, calendar.steps_in(WEEK))
         first, clock = np.concatenate([origins, starts]), WallClock.of(calendar)
         past, targets = Past(torch.tensor(series), clock), first[:, None] + np.arange(horizon)
         others: list[np.ndarray] = []

@@ -99,7 +99,7 @@ class MixtureWindows(NamedTuple):
         return 7 * self.day
 
 
-def known_windows(starts: np.ndarray, spec: WindowSpec, week: int) -> tuple[np.ndarray, int]:
+def error_windows(starts: np.ndarray, spec: WindowSpec, week: int) -> tuple[np.ndarray, int]:
     """Return windows whose errors the mixture of others reads, and the steps between them.
 
     Args:

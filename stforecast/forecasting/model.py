@@ -371,7 +371,7 @@ def _call(params: Mapping[str, Any]) -> str:
     return f"Forecaster({', '.join(texts)})"
 
 
-def one_line(params: Mapping[str, Any], model: FittedModel | None) -> str:
+def call_in_one_line(params: Mapping[str, Any], model: FittedModel | None) -> str:
     """Return one line: the call, and what it was fitted on."""
     if model is None:
         return _call(params)

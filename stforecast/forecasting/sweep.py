@@ -82,7 +82,7 @@ class Sweep:
     swept: str
 
 
-def tuned(asked: Config, data: Data) -> Config:
+def tuned_settings(asked: Config, data: Data) -> Config:
     """Return the settings after the sweep that they ask for with `tune`."""
     if not asked.run.tune:
         return asked

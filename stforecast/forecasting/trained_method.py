@@ -28,7 +28,7 @@ from stforecast.federated.core.mixed_models import check_shares_no_encoder
 from stforecast.federated.core.population import Population
 from stforecast.federated.core.state import KIND, State
 from stforecast.federated.engine.rounds import Federation, RoundReport
-from stforecast.federated.engine.sizing import parse_bytes, pick_device, release
+from stforecast.federated.engine.sizing import parse_bytes, pick_device, release_pages
 from stforecast.federated.engine.trainer import Trainer
 from stforecast.federated.nodes.received import behind_link
 from stforecast.federated.runs.model_files import AGAIN, check_shapes, from_arrays, to_arrays
@@ -262,7 +262,7 @@ class TrainedMethod:
     def release(self) -> None:
         """Take what it holds in files out of the memory, until it is read again."""
         for of in (self, self.former or self):
-            release(of.snapshot.clients.memory.values())
+            release_pages(of.snapshot.clients.memory.values())
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the state that prediction needs, as plain arrays."""

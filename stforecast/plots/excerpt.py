@@ -194,10 +194,10 @@ def part_note(cells: str | None = None, start: str | None = None, end: str | Non
 
 def named_cells(known: pd.Index, wanted: str) -> list[Any]:
     """Return the known cells with these ids, which are separated by commas."""
-    return named({str(c): c for c in known}, wanted.split(","), "cell", "that were tested")
+    return entries_named({str(c): c for c in known}, wanted.split(","), "cell", "that were tested")
 
 
-def named(known: Mapping[str, T], wanted: Sequence[str], what: str, of: str) -> list[T]:
+def entries_named(known: Mapping[str, T], wanted: Sequence[str], what: str, of: str) -> list[T]:
     """Return entries by their names; `what` and `of` word errors."""
     names = [name.strip() for name in wanted]
     for name in names:

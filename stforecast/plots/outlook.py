@@ -13,7 +13,7 @@ from data_prep.base.errors import InputError
 from data_prep.readers.units import with_unit
 from stforecast.bench.curves import COLORS
 from stforecast.bench.drawing import SMALL, TWO_COLUMNS, date_axis, panels
-from stforecast.plots.excerpt import named
+from stforecast.plots.excerpt import entries_named
 
 if TYPE_CHECKING:
     from stforecast.data.series import Series
@@ -81,4 +81,4 @@ def _cells(series: Series, wanted: Sequence[Any] | None) -> list[Any]:
     if not 1 <= len(wanted) <= len(COLORS):
         raise InputError(f"{len(wanted)} cells; draw 1 to {len(COLORS)} at a time")
     known = {str(cell): cell for cell in series.cells}
-    return named(known, list(map(str, wanted)), "cell", "of the data")
+    return entries_named(known, list(map(str, wanted)), "cell", "of the data")

@@ -20,7 +20,7 @@ from data_prep.cube import services_of
 from data_prep.described import cube_facts, profile_facts
 from data_prep.description import describe_cube, profile
 from data_prep.readers.units import with_unit
-from stforecast.bench.kind import kind_of, usual_settings
+from stforecast.bench.kind import kind_named, usual_settings
 from stforecast.bench.run_groups import R, RunGroup
 from stforecast.bench.tables import number, versions_of
 from stforecast.comparison.rows import folds_of
@@ -249,7 +249,7 @@ def dates(groups: Sequence[RunGroup[ForecastRun]]) -> Table:
 def repeat_command(run: Run) -> str:
     """Return the command that repeats a run, with the settings that are not the usual ones."""
     try:
-        usual, settings = usual_settings(run), kind_of(run.about).settings
+        usual, settings = usual_settings(run), kind_named(run.about).settings
         own = settings.defaults(run.method)
         usual |= {name: own[name] for name in settings.depends_on}
     except InputError:  # Its method, or the like, is not installed here.

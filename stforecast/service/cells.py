@@ -217,10 +217,10 @@ def _kind(readings: Values, expected: Expected, odd: Values) -> str:
     return "drifted" if fitting and 1 / MOST_FACTOR <= factor <= MOST_FACTOR else "wild"
 
 
-def in_words(cells: Sequence[object], states: Sequence[str], since: Sequence[str]) -> list[str]:
+def sentences(cells: Sequence[object], states: Sequence[str], since: Sequence[str]) -> list[str]:
     """Return a sentence for each state, the gravest first, with its cells and since when.
 
-    >>> in_words(["a", "b", "c"], ["stuck", "", "stuck"], ["2024-02-11 00:00:00", "", "2024-02-12"])
+    >>> sentences([*"abc"], ["stuck", "", "stuck"], ["2024-02-11 00:00:00", "", "2024-02-12"])
     ['2 cells stuck: a since 2024-02-11 00:00, c since 2024-02-12']
     """
     found = []

@@ -26,9 +26,9 @@ from stforecast.service.expected import (
     UsualDistance,
     Values,
     expect,
+    mad,
     paired,
     readings_of,
-    spread,
     steps_of_day,
     usual_of_forecasts,
     usual_of_weeks,
@@ -149,7 +149,7 @@ def doubt_of_times(history: xr.Dataset, records: xr.Dataset, present: pd.Timesta
                 resample=f"{step / pd.Timedelta(minutes=1):g}min",
             )
         return Doubt("cadence", reason, in_steps, fits=False)
-    ahead = end_of(records, step) - present
+    ahead = end_in_utc(records, step) - present
     zone = str(records.attrs.get("time_zone", "UTC"))
     if ahead <= (ANYWHERE if zone == "UTC" else NEAR):
         return None
@@ -159,7 +159,7 @@ def doubt_of_times(history: xr.Dataset, records: xr.Dataset, present: pd.Timesta
     return Doubt("future", f"it ends at {local_time(records)[-1]}, {long} from now")
 
 
-def end_of(records: xr.Dataset, step: pd.Timedelta) -> pd.Timestamp:
+def end_in_utc(records: xr.Dataset, step: pd.Timedelta) -> pd.Timestamp:
     """Return the end of the last step in UTC."""
     local = records.attrs.get("clock") == "local"
     end = records.indexes["time"][-1] + step
@@ -347,7 +347,7 @@ def _in_another_unit(of: Delivery) -> Doubt | None:
     if weights[same].sum() < MOST_CELLS * expected[expected > 0].sum():
         return None
     # The world moves cells by different factors.
-    if spread(np.log(factors)) > np.clip(SPREAD * of.usual.spread, LEAST_SPREAD, MOST_SPREAD):
+    if mad(np.log(factors)) > np.clip(SPREAD * of.usual.spread, LEAST_SPREAD, MOST_SPREAD):
         return None
     named, what = _named(factor, of.readings, of.digit)
     n = f"{same.sum()} of {counted(len(seen), 'cell')}"

@@ -306,7 +306,7 @@ def readings_of(history: xr.Dataset, issued: xr.Dataset) -> pd.DataFrame:
     return pd.DataFrame(values.to_numpy(), history.indexes["time"], issued["cell"].to_numpy())
 
 
-def tested(run: ForecastRun) -> xr.Dataset:
+def thinned_forecasts(run: ForecastRun) -> xr.Dataset:
     """Return the tested forecasts of a run, of which few cover the same reading.
 
     Those of a large file are kept beside the service: few of them lie together in it.
@@ -360,7 +360,7 @@ def rarity_of(
     """Return how rare the last readings are; those of the last day by those before it.
 
     Args:
-        before: the run's `tested` forecasts.
+        before: the run's `thinned_forecasts`.
         issued: the forecasts made in service, with what is believed as `y`.
         readings: all readings (time × cell).
         believed: the same without those of broken counters.
@@ -408,18 +408,18 @@ def usual_error(readings: Values, expected: Values) -> UsualDistance:
     with np.errstate(divide="ignore", invalid="ignore"):
         totals = np.abs((y - y_hat).sum(axis=2)).sum(axis=1) / np.abs(y.sum(axis=(1, 2)))
         levels = np.log(y.sum(axis=1) / y_hat.sum(axis=1))
-    spreads = [spread(of[np.isfinite(of)]) for of in levels if np.isfinite(of).any()]
+    spreads = [mad(of[np.isfinite(of)]) for of in levels if np.isfinite(of).any()]
     found = [np.asarray(of)[np.isfinite(of)] for of in (totals, spreads)]
     return UsualDistance(*(float(np.quantile(of, 0.9)) if len(of) else np.inf for of in found))
 
 
-def spread(levels: Values) -> float:
+def mad(levels: Values) -> float:
     """Return the median distance of levels from their median."""
     return float(np.median(np.abs(levels - np.median(levels))))
 
 
 def usual_of_forecasts(before: xr.Dataset, issued: xr.Dataset) -> UsualDistance:
-    """Return how far `tested` and issued forecasts usually are from the readings."""
+    """Return how far `thinned_forecasts` and issued ones usually are from the readings."""
     parts = [
         np.concatenate([one[name].transpose("time", "horizon", "cell") for one in (before, issued)])
         for name in ("y", "y_hat")

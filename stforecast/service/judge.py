@@ -10,7 +10,7 @@ import xarray as xr
 
 from data_prep.cube import local_time, step_of
 from stforecast.data.scaling import Scaler
-from stforecast.service.cells import CellStates, find_states, in_words, spells_of
+from stforecast.service.cells import CellStates, find_states, sentences, spells_of
 from stforecast.service.expected import Expected, Values, rarity_of, readings_of, steps_of_day
 from stforecast.service.folder import ServiceState
 from stforecast.service.settings import MonitorOptions
@@ -56,7 +56,7 @@ class Judged:
     def broken(self) -> list[str]:
         """What is said of the cells whose readings count as missing."""
         state = np.where(self.found.state == "drifted", "", self.found.state)
-        said = in_words(
+        said = sentences(
             self.readings.columns.tolist(), state.tolist(), self.since(self.found.since).tolist()
         )
         return [

@@ -27,9 +27,9 @@ from stforecast.forecasting.forecaster import Forecaster
 from stforecast.forecasting.model import saved_scaler
 from stforecast.forecasting.planning import Threshold
 from stforecast.service import folder
-from stforecast.service.cells import STATES, changed_at, in_words
-from stforecast.service.delivery import ANYWHERE, end_of
-from stforecast.service.expected import tested
+from stforecast.service.cells import STATES, changed_at, sentences
+from stforecast.service.delivery import ANYWHERE, end_in_utc
+from stforecast.service.expected import thinned_forecasts
 from stforecast.service.held import Held, held_back
 from stforecast.service.judge import Judged, anomalies, judge
 from stforecast.service.scores import Scores, rounded, scores, since
@@ -182,7 +182,7 @@ def monitor(
     opened = folder.open_run(path)
     options, where = ServiceSettings.read(path).monitor, folder.last_state(path)
     state = folder.read_state(where) if where else folder.state_before(opened)
-    judged = judge(tested(opened), state, options, saved_scaler(path))
+    judged = judge(thinned_forecasts(opened), state, options, saved_scaler(path))
     updated = (where / folder.STATE).stat().st_mtime if where else None
     watch = Watch(
         {days: scores(since(state.issued, state.end, days)) for days in SPANS},
@@ -191,7 +191,7 @@ def monitor(
         judged.n_judged,
         held_back(path),
         pd.Timestamp.now("UTC") if now is None else now.tz_localize("UTC"),
-        end_of(state.history, step_of(state.history)),
+        end_in_utc(state.history, step_of(state.history)),
         None if updated is None else pd.Timestamp(updated, unit="s", tz="UTC"),
         float(state.issued.attrs.get("coverage", np.nan)),
         options.anomaly_in,
@@ -278,7 +278,7 @@ def _judged(watch: Watch, options: MonitorOptions) -> Watch:
     """Return a watch with its alarms and the exit code."""
     held = tuple(str(one) for one in watch.held)
     states = (watch.cells[name].tolist() for name in ("cell", "state", "since"))
-    broken = tuple(in_words(*states)) if options.name_cells else ()
+    broken = tuple(sentences(*states)) if options.name_cells else ()
     others = tuple(_alarms(watch, options))
     code = HELD if held else ALARM if others else BROKEN if broken else FINE
     return replace(watch, alarms=(*held, *broken, *others), code=code)

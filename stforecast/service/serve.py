@@ -47,8 +47,8 @@ from stforecast.service.timeseries import (
     Problem,
     ProblemAnswer,
     Tables,
-    answer,
-    check,
+    answer_request,
+    check_inputs,
     with_readings,
 )
 
@@ -243,12 +243,12 @@ class ForecastService:
             raise UnknownCell(f"no model {asked.model!r}, only {self.name!r}")
         loaded = self.current()
         steps, forecaster = self._steps(loaded, asked.options.horizon), loaded.forecaster
-        check(asked, loaded.series)
+        check_inputs(asked, loaded.series)
         history = with_readings(asked, loaded.series)
         with self._lock:
             series = loaded.series if history is None else forecaster.read(history)
             found = forecaster.outlook(series, steps, limits=ANY)
-        return answer(asked, Tables(*found, forecaster.limits))
+        return answer_request(asked, Tables(*found, forecaster.limits))
 
     @property
     def name(self) -> str:

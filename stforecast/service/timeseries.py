@@ -118,7 +118,7 @@ class Tables(NamedTuple):
     limits: tuple[float, float]
 
 
-def check(asked: ForecastRequest, series: Series) -> None:
+def check_inputs(asked: ForecastRequest, series: Series) -> None:
     """Refuse inputs of unknown cells, of cells that come twice, or of another step."""
     step = series.calendar.step
     known = {str(cell) for cell in series.cells}
@@ -169,7 +169,7 @@ def _placed(one: CellReadings, index: pd.Index, series: Series) -> pd.Series:
     return pd.Series(values, pd.date_range(start, periods=len(values), freq=step))
 
 
-def answer(asked: ForecastRequest, tables: Tables) -> ForecastAnswer:
+def answer_request(asked: ForecastRequest, tables: Tables) -> ForecastAnswer:
     """Return the answer to a request.
 
     Raises:

@@ -44,8 +44,8 @@ from stforecast.forecasting.update import (
     trial_steps,
 )
 from stforecast.service import folder
-from stforecast.service.delivery import Doubt, doubt_of_times, doubt_of_values, end_of
-from stforecast.service.expected import tested
+from stforecast.service.delivery import Doubt, doubt_of_times, doubt_of_values, end_in_utc
+from stforecast.service.expected import thinned_forecasts
 from stforecast.service.folder import ServiceState
 from stforecast.service.held import hold, release
 from stforecast.service.judge import judge
@@ -179,7 +179,7 @@ def update(
         if times != 1.0 and state.service in records:
             values = records[state.service]
             records = records.assign({state.service: (values * times).assign_attrs(values.attrs)})
-        delivery, of_run = (records, str(new), present), tested(opened)
+        delivery, of_run = (records, str(new), present), thinned_forecasts(opened)
         if not accept and (doubt := _doubt(forecaster, of_run, state, delivery, events)):
             doubt, delivery = dataclasses.replace(doubt, times=times), (given, str(new), present)
             return _held_back(forecaster, path, state, doubt, delivery, events)
@@ -279,8 +279,8 @@ def _held_back(
     log.warning("%s", held)
     series = forecaster.read(state.believed, events)
     horizon, step = forecaster.config.window.horizon, forecaster.model_.step
-    until = min(end_of(records, step), present)
-    missed = math.ceil((until - end_of(state.history, step)) / step)
+    until = min(end_in_utc(records, step), present)
+    missed = math.ceil((until - end_in_utc(state.history, step)) / step)
     steps = horizon + min(max(missed, 0), MOST_HORIZONS * horizon)
     table, interval = forecaster.outlook(series, steps)
     about = {

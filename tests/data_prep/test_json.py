@@ -11,7 +11,7 @@ from data_prep.base.errors import InputError
 from data_prep.readers.formats import Part
 from data_prep.readers.formats.json import Json
 from data_prep.readers.options import TableOptions
-from data_prep.readers.origin import noting
+from data_prep.readers.origin import collecting_notes
 from data_prep.sets.table import read
 from stforecast.cli.info import describe
 
@@ -134,7 +134,7 @@ def test_telraam(save):
         for h, t in enumerate(HOURS)
     ]  # fmt: skip
     path = save({"status_code": 200, "message": "ok", "report": report}, indent=None)
-    with noting() as notes:
+    with collecting_notes() as notes:
         cube = read(path)
     assert cube["heavy"].to_numpy()[:, 0].tolist() == [float(h) for h in range(24)]
     assert cube["cell"].to_numpy().tolist() == [9000000123]

@@ -13,7 +13,7 @@ from data_prep.base.errors import InputError
 from data_prep.readers.formats import Part
 from data_prep.readers.formats.measurements import MeasurementsXml, walk_event, walk_xml
 from data_prep.readers.options import TableOptions
-from data_prep.readers.origin import noting
+from data_prep.readers.origin import collecting_notes
 
 OMES = """<?xml version="1.0"?>
 <OMeS version="2.3" xmlns="pm/cnf_lte_nsn.1.0.xsd">
@@ -48,7 +48,7 @@ def read(tmp_path):
         for file, text in zip(files, texts, strict=True):
             file.write_text(text)
         options = TableOptions(object_class=object_class, values=",".join(wanted) or None)
-        with noting() as notes:
+        with collecting_notes() as notes:
             table = MeasurementsXml.read(Part("pm", tmp_path, files=files), options, ())
         return table.columns, [note.text for note in notes]
 

@@ -14,7 +14,7 @@ from data_prep.readers import open as open_
 from data_prep.readers.formats import FORMATS, Format, Part, format_of, names_table, tables_among
 from data_prep.readers.formats.json import Json
 from data_prep.readers.options import TableOptions
-from data_prep.readers.origin import STEPS, noting
+from data_prep.readers.origin import STEPS, collecting_notes
 from data_prep.sets.table import read
 
 EXPORT = "Report\n\nZeit;Zelle;Last (GB)\n" + "".join(
@@ -98,7 +98,7 @@ def test_a_format_without_parts_of_its_own_has_one(tmp_path):
 
 def test_steps_say_what_they_decided_in_their_order(export, caplog):
     caplog.set_level(logging.INFO)
-    with noting() as notes:
+    with collecting_notes() as notes:
         cube = read(export)
     assert not [r for r in caplog.records if r.name.startswith("data_prep.readers")]
     said = {note.step: note.text for note in notes}
@@ -113,7 +113,7 @@ def test_steps_say_what_they_decided_in_their_order(export, caplog):
 
 
 def test_steps_up_to_a_refusal_are_known(export):
-    with noting() as notes, pytest.raises(InputError, match="no column 'place'"):
+    with collecting_notes() as notes, pytest.raises(InputError, match="no column 'place'"):
         read(export, cell="place")
     assert [note.step for note in notes][-1] in ("times", "layout")
     assert not any(note.step == "steps" for note in notes)
@@ -122,7 +122,7 @@ def test_steps_up_to_a_refusal_are_known(export):
 def test_a_frame_in_memory_is_read_by_the_same_steps():
     hours = pd.date_range("2024-01-01", periods=3, freq="h")
     frame = pd.DataFrame({"time": hours, "station": "a", "v": [1.0, 2.0, 3.0]})
-    with noting() as notes:
+    with collecting_notes() as notes:
         assert read(frame, layout="long")["v"].values.ravel().tolist() == [1.0, 2.0, 3.0]
     assert "decode" not in {note.step for note in notes}
     assert any(note.text == "long: a row for each time and cell, as given" for note in notes)

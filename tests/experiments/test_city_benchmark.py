@@ -21,7 +21,7 @@ from experiments.benchmarks.city import (
     city_table,
     generate_city,
     measure_phases,
-    run_command,
+    run_as_child,
     spread_table,
 )
 
@@ -109,12 +109,12 @@ def test_a_city_of_more_cells_than_milans_has_further_draws(tmp_path, monkeypatc
 @pytest.mark.slow
 def test_what_a_command_uses_is_measured(tmp_path):
     command = ["simulate", "--cells=2", "--days=1", "--out", "raw"]
-    used = run_command(tmp_path, command)
+    used = run_as_child(tmp_path, command)
     files = list((tmp_path / "raw").iterdir())
     assert used["written"] == sum(path.stat().st_size for path in files) / 1e9 > 0
     assert used["cpu"] > 0 < used["peak"]
     with pytest.raises(InputError, match=r"prepare nothing: .*'nothing'"):
-        run_command(tmp_path, ["prepare", "nothing"])
+        run_as_child(tmp_path, ["prepare", "nothing"])
 
 
 @pytest.mark.slow

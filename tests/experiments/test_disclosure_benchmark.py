@@ -42,7 +42,7 @@ def test_a_plain_upload_of_fedlean_gives_up_the_readings_of_a_cell(victims):
     near = closeness(found, victims.readings[:, [2]])
     assert near["within .01"] > 0.99
     assert (
-        disclosure.verdict(near, closeness(guess[:, [2]], victims.readings[:, [2]])) == "readings"
+        disclosure.disclosed(near, closeness(guess[:, [2]], victims.readings[:, [2]])) == "readings"
     )
 
 
@@ -90,7 +90,7 @@ def test_equations_decide_where_they_can_and_the_guess_elsewhere():
 def test_a_verdict_follows_from_the_numbers_and_the_guess(exact, near, r, verdict):
     names = ("within .01", "within .1", "correlation")
     guess = dict(zip(names, (0.02, 0.18, 0.88), strict=True))
-    assert disclosure.verdict(dict(zip(names, (exact, near, r), strict=True)), guess) == verdict
+    assert disclosure.disclosed(dict(zip(names, (exact, near, r), strict=True)), guess) == verdict
 
 
 SENDS_MORE = {"fedgh": "fedproto"}

@@ -196,6 +196,6 @@ def test_a_run_with_kills_of_nodes_is_told_by_its_test_error_and_missed_rounds(t
         rows.assign(participants=asked, failed=failed).to_csv(tmp_path / name / "rounds.csv")
         about = {"test": {"mse": mse}, "nodes": 3}
         (tmp_path / name / "federation.json").write_text(json.dumps(about))
-    found = live.differences(tmp_path / "killed", tmp_path / "whole", "node")
+    found = live.differences_of_runs(tmp_path / "killed", tmp_path / "whole", "node")
     assert found.pop("difference") == pytest.approx(0.1)
     assert found == {"left_out": 3, "missed": pytest.approx(6 / 18), "finished": True}

@@ -35,7 +35,7 @@ def test_the_noise_has_the_epsilon_that_a_run_reports(wanted):
 def test_shares_of_cells_add_up_to_the_noise_of_their_nodes(cells):
     nodes = min(cells, privacy.NODES)
     of_nodes = nodes / SecureSums().threshold(nodes)
-    assert cells * privacy.share(cells) ** 2 == pytest.approx(of_nodes)
+    assert cells * privacy.noise_share(cells) ** 2 == pytest.approx(of_nodes)
 
 
 def test_noise_that_nodes_share_stops_the_attack_on_their_sum():

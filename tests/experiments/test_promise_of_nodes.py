@@ -11,7 +11,7 @@ from node_link import NodeLink
 from data_prep.cube import open_cube
 from experiments import federation_demo
 from experiments.benchmarks import disclosure
-from experiments.benchmarks.inversion import SPLIT, Victims, closeness, weekly_guess, zscored
+from experiments.benchmarks.inversion import SPLIT, Victims, closeness, weekly_guess, z_scores
 from stforecast.data.series import as_series
 from stforecast.federated.nodes.disclosure import with_secure_sums
 from stforecast.federated.nodes.masker import SUM
@@ -105,6 +105,7 @@ def test_no_attack_finds_readings_of_a_cell(learned):
     mean = products.mean_reading(guess.mean(1, keepdim=True))
     assert closeness(mean, truth.mean(1, keepdim=True))["within .1"] > 0.9  # The attack works.
     near, guessed = (
-        ((x - truth).abs() < 0.1).double().mean(0) for x in (zscored(mean).expand(-1, CELLS), guess)
+        ((x - truth).abs() < 0.1).double().mean(0)
+        for x in (z_scores(mean).expand(-1, CELLS), guess)
     )
     assert float((near - guessed).max()) < MARGIN

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from data_prep.base.errors import InputError
-from stforecast.federated.engine.sizing import Store, release
+from stforecast.federated.engine.sizing import Store, release_pages
 
 
 def test_a_stored_tensor_is_a_file():
@@ -37,7 +37,7 @@ def test_released_values_are_read_again():
         return int(re.search(r"Rss: +(\d+) kB", mapped)[1])
 
     assert resident() >= 3900
-    release([tensor, other])
+    release_pages([tensor, other])
     assert resident() == 0
     assert tensor.sum() == 10**6
     assert other.tolist() == [0, 1, 2]

@@ -19,7 +19,7 @@ from stforecast.cli.commands import (
     to_json,
 )
 from stforecast.cli.federate import NODES, shared_settings, with_server, write_federation
-from stforecast.cli.lists import Names, documented, method_rows, names_of, summaries, titles
+from stforecast.cli.lists import Names, documented, lister, method_rows, summaries, titles
 from vision.plots import PLOTS
 
 if TYPE_CHECKING:
@@ -207,11 +207,11 @@ def _partitions(known: Names) -> list[list[str]]:
 
 
 IMAGE_LISTS = {
-    "methods": names_of("vision.methods:METHODS", ["method", "what it does"], method_rows),
-    "data": names_of("vision.datasets:DATASETS", ["data set", "what it is"]),
-    "partitions": names_of("vision.partition:PARTITIONS", ["partition", "what it is"], _partitions),
-    "models": names_of("vision.models:MODELS", ["model", "what it is"], summaries),
-    "plots": names_of("vision.plots:PLOTS", ["figure", "what it is"]),
+    "methods": lister("vision.methods:METHODS", ["method", "what it does"], method_rows),
+    "data": lister("vision.datasets:DATASETS", ["data set", "what it is"]),
+    "partitions": lister("vision.partition:PARTITIONS", ["partition", "what it is"], _partitions),
+    "models": lister("vision.models:MODELS", ["model", "what it is"], summaries),
+    "plots": lister("vision.plots:PLOTS", ["figure", "what it is"]),
 }
 """Lists of `stforecast vision list`, by name."""
 

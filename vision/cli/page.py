@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from data_prep.base.errors import some
-from stforecast.bench.curves import places
+from stforecast.bench.curves import label_places
 from stforecast.bench.drawing import png_address
 from stforecast.bench.run_groups import ALL, select
 from stforecast.report.section import Chart, Picture, Section, evenly, looks
@@ -38,7 +38,7 @@ def image_section(name: str, rows: Sequence[ModelRow], reference: str | None) ->
         )
     groups = list({row.group.name: row.group for row in rows}.values())
     first = groups[0].runs[0]
-    place = places((row.name, row.group.runs[0].method) for row in rows)
+    place = label_places((row.name, row.group.runs[0].method) for row in rows)
     charts = {
         "methods": looks({row.name: place[row.name] for row in rows}),
         "plots": [vars(chart) for chart in _charts(rows, in_turn=in_turn) if chart.lines],

@@ -11,7 +11,7 @@ import torch
 
 from data_prep.base.errors import InputError, reading
 from data_prep.base.registry import listed
-from vision.datasets.files import read_bytes, read_names
+from vision.datasets.files import read_bytes, read_class_names
 from vision.datasets.image_set import ImageSet
 from vision.datasets.npz import find_npz, read_image_npz
 
@@ -55,7 +55,7 @@ def _read(
     for file in (*files, names_file):
         if not (folder / file).is_file():
             raise InputError(f"{folder}: found no {file}, nor {root / name}*.npz; {CIFAR}")
-    class_names = read_names(folder / names_file, CIFAR)
+    class_names = read_class_names(folder / names_file, CIFAR)
     parts = [read_records(folder / file, n_labels, len(class_names)) for file in files]
     images, labels = (torch.from_numpy(np.concatenate(a)) for a in zip(*parts, strict=True))
     is_test = torch.arange(len(labels)) >= len(labels) - len(parts[-1][1])

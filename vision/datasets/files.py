@@ -61,7 +61,7 @@ def read_bytes(path: Path, cost: Callable[[bytes], int] = len) -> bytes:
         return limits.read_expanded(file, path, cost)
 
 
-def read_names(path: Path, source: str) -> tuple[str, ...]:
+def read_class_names(path: Path, source: str) -> tuple[str, ...]:
     """Read the words of a text file, each the plain name of a class or of its folder."""
     with reading(path, "as text", source):
         names = tuple(limits.read_bounded(path, MAX_TEXT).decode().split())

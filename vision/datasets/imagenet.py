@@ -8,7 +8,7 @@ from pathlib import Path
 from data_prep.base.errors import InputError, reading
 from data_prep.base.limits import read_bounded
 from data_prep.base.registry import listed
-from vision.datasets.files import MAX_TEXT, find_path, read_names
+from vision.datasets.files import MAX_TEXT, find_path, read_class_names
 from vision.datasets.folder import Tree, find_images
 from vision.datasets.image_set import ImageSet
 
@@ -39,7 +39,7 @@ def tiny_imagenet(root: Path, *, size: int | None = None) -> ImageSet:
     official test images are secret. Class names are WordNet ids.
     """
     wnids = find_path(root, ("wnids.txt",), ("tiny-imagenet-200", ""), TINY_IMAGENET_SOURCE)
-    classes = read_names(wnids, TINY_IMAGENET_SOURCE)
+    classes = read_class_names(wnids, TINY_IMAGENET_SOURCE)
     train = [
         (path, wnid)
         for wnid in classes

@@ -38,7 +38,7 @@ def model_curves(
     `view` names a model, or several with commas between; the first that a method has is
     drawn; empty for each method's first, `every` for all of them.
     """
-    check(runs, mask=mask)
+    check_view(runs, mask=mask)
     chosen = [
         (group, name)
         for group in (curve.group for curve in image_curves(runs))
@@ -54,7 +54,7 @@ def _views(view: str, runs: Sequence[ImageRun]) -> Sequence[str]:
     if view == "every":
         return models
     chosen = next((name for name in view.split(", ") if name in models), view)
-    check(runs, view=chosen)
+    check_view(runs, view=chosen)
     return (chosen or models[0],)
 
 
@@ -64,12 +64,12 @@ def accuracies(runs: Sequence[ImageRun], view: str, mask: str) -> pd.DataFrame:
     return 100 * pd.concat(found, axis=1).dropna(how="all")
 
 
-def score(runs: Sequence[ImageRun], view: str, mask: str) -> np.ndarray:
+def last_accuracies(runs: Sequence[ImageRun], view: str, mask: str) -> np.ndarray:
     """Return the accuracy in % of each run."""
     return np.array([100 * run.accuracy("last", view or None, mask) for run in runs])
 
 
-def check(runs: Sequence[ImageRun], *, view: str = "", mask: str = "") -> None:
+def check_view(runs: Sequence[ImageRun], *, view: str = "", mask: str = "") -> None:
     """Refuse a model that a run does not have, and a mask that it was not evaluated with."""
     for run in runs:
         if view and view not in run.views:
@@ -157,7 +157,7 @@ def accuracy_bars(
     """
     models = model_curves(runs, view, mask)
     curves = [curve for curve, _ in models]
-    scores = [score(curve.group.runs, name, mask) for curve, name in models]
+    scores = [last_accuracies(curve.group.runs, name, mask) for curve, name in models]
     fig, ax = score_bars(curves, scores, width)
     ax.set_xlabel(_axis_name(mask, seeds=any(len(some) > 1 for some in scores)))
     return fig
@@ -187,12 +187,12 @@ def accuracy_sweep(
             images; or, for task streams, `task classes`, of the test image's task.
         width: width of the figure in inches.
     """
-    check(runs, view=view, mask=mask)
+    check_view(runs, view=view, mask=mask)
     image_curves(runs)
     return draw_sweep(
         runs,
         setting,
-        lambda some: score(some, view, mask),
+        lambda some: last_accuracies(some, view, mask),
         lambda several: _axis_name(mask, seeds=several),
         width,
     )
@@ -219,7 +219,7 @@ def retention(
             far; or `task classes`, of the test image's task.
         width: width of the figure in inches.
     """
-    check(runs, mask=mask)
+    check_view(runs, mask=mask)
     fig, axes = drawing.panels(width, 0.38 * width, 2, n_columns=2, sharey=True)
     for curve in image_curves(runs):
         tables = [run.stages() for run in curve.group.runs]

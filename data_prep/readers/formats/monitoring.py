@@ -93,7 +93,7 @@ def _one_table(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
     return table.sort("cell", "time", maintain_order=True)
 
 
-def points(lines: Iterable[str]) -> Iterator[Point]:
+def parse_points(lines: Iterable[str]) -> Iterator[Point]:
     """Yield the points of lines.
 
     Raises:
@@ -130,7 +130,7 @@ def table_of_lines(lines: Iterable[str]) -> pl.DataFrame:
     Raises:
         ValueError: if a line is no point, or has no time.
     """
-    rows = list(points(lines))
+    rows = list(parse_points(lines))
     without = next((i for i, row in enumerate(rows, start=1) if row[3] is None), 0)
     if without:
         raise ValueError(f"point {without} has no time; export the points with their times")

@@ -34,7 +34,7 @@ class Zip(Format):
 
 
 def _members(packed: zipfile.ZipFile, path: Path) -> list[Part]:
-    from data_prep.readers.open import check_number, say_left_out  # imports this package
+    from data_prep.readers.open import check_number_of_tables, say_left_out  # imports this package
 
     shown = [n for n in packed.namelist() if not re.search(r"(^|/)[.~]|^__MACOSX/|/$", n)]
     ends = (*TEXTS, *Json.suffixes, ".xml", ".xml.gz", ".lp", ".influx")
@@ -44,7 +44,7 @@ def _members(packed: zipfile.ZipFile, path: Path) -> list[Part]:
             f"{path}: holds {some(packed.namelist(), 5) or 'nothing'}, expected .csv, .txt, .json "
             "or .xml files; unpack it"
         )
-    check_number(path, names)
+    check_number_of_tables(path, names)
     unpacked = sum(packed.getinfo(name).file_size for name in names)
     check_expansion(unpacked, path, f"{path}: unpacked, it")
     say_left_out(path, sorted(set(shown) - set(names)))

@@ -316,7 +316,7 @@ class Federation:
         trainer.begin_round()
         kept, drawn = dict(vars(self.method)), None if self.reports else _drawn()
         self.latest = participants = self.participants()
-        stragglers.begin(server.method.training, self.state, participants.ids)
+        stragglers.note_begun(server.method.training, self.state, participants.ids)
         trained = trainer.train(participants.ids)
         self.sent.uploads += bool(trained.upload)
         server.report_failures(trained.failed, len(participants.ids))

@@ -288,7 +288,7 @@ MAPPED = weakref.WeakValueDictionary[int, mmap.mmap]()
 """Files of tensors in memory, by the address of the first value."""
 
 
-def release(tensors: Iterable[Tensor]) -> None:
+def release_pages(tensors: Iterable[Tensor]) -> None:
     """Take what files hold out of the memory, until it is read again; others stay there.
 
     Changes are kept in the files of a `Store`, and lost in a mapped model.

@@ -96,7 +96,7 @@ def shares_of(weights: Tensor) -> Tensor:
     return torch.cat([left[:1], weights * torch.cat([left[1:], left.new_ones(1)])])
 
 
-def begin(training: Training, state: State, ids: Tensor) -> None:
+def note_begun(training: Training, state: State, ids: Tensor) -> None:
     """Note how many uploads were mixed when the clients `ids` began to train."""
     if training.mixing:
         for name in (MIXED, BEGAN):
@@ -112,7 +112,7 @@ def arrived(method: Method, state: State, ids: Tensor, upload: Payload) -> tuple
     training = method.training
     late = slow(training, state.seed, len(state.clients))[ids] & (training.slow_rounds > 1)
     if training.slow_share or training.mixing:
-        check_names(method, state, ids, upload)
+        check_only_model(method, state, ids, upload)
     if late.any():
         _keep(method, state, ids[late], {name: t[late] for name, t in upload.items()})
     if late.any() or DUE in state.received:
@@ -125,7 +125,7 @@ def arrived(method: Method, state: State, ids: Tensor, upload: Payload) -> tuple
     return ids, _mixed(method, state, ids, upload) if training.mixing and len(ids) else upload
 
 
-def check_names(method: Method, state: State, ids: Tensor, upload: Payload) -> None:
+def check_only_model(method: Method, state: State, ids: Tensor, upload: Payload) -> None:
     """Refuse uploads of the clients `ids` that are more than a model."""
     began = method.broadcast(state.server, state.participants(ids))
     if further := sorted(upload.keys() - (began.keys() & {*method.population.names})):

@@ -455,7 +455,7 @@ class Trainer:
             with self._seeded(self.method, ids):
                 self.method.personalise(cohort, payload)
             cohort.write_back()
-            sizing.release(state.clients.memory.values())
+            sizing.release_pages(state.clients.memory.values())
         return state
 
     def unfitted(self) -> State:

@@ -119,7 +119,7 @@ class Scaffold(FedAvg):
         gradients = (
             cohort.step(self.local_loss(cohort, batch, payload)) for batch in cohort.batches()
         )
-        return mean_of(gradients, like=cohort.scratch["correction"])
+        return mean_gradient(gradients, like=cohort.scratch["correction"])
 
     def local_loss(self, cohort: Cohort, batch: Batch, payload: Payload) -> Tensor:
         """Return f_i(y) + ⟨c - c_i, y - x⟩, whose gradient is that of line 10."""
@@ -140,7 +140,7 @@ class Scaffold(FedAvg):
                 )
                 yield dict(zip(params, found, strict=True))
 
-        return mean_of(gradients(), like=correction)
+        return mean_gradient(gradients(), like=correction)
 
     def upload(self, cohort: Cohort) -> Payload:
         """Return the trained model y and the change of the control."""
@@ -162,7 +162,7 @@ def controls(tensors: Mapping[str, Tensor]) -> Params:
     return without_prefix(tensors, CONTROL)
 
 
-def mean_of(gradients: Iterable[Params], like: Params) -> Params:
+def mean_gradient(gradients: Iterable[Params], like: Params) -> Params:
     """Return the mean gradient of several steps for each name in `like`; a missing one is 0."""
     total, count = {name: torch.zeros_like(t) for name, t in like.items()}, 0
     for found in gradients:

@@ -63,7 +63,7 @@ from stforecast.federated.nodes.node_sums import NodeSums, check_uploads
 from stforecast.federated.nodes.reported import Reported, bounded_mean, bounded_nodes, most_improved
 from stforecast.federated.nodes.run_settings import Refits
 from stforecast.federated.nodes.secure_sum import FEWEST, SumLost, check_advert, check_finish_advert
-from stforecast.federated.nodes.summing import adds_up, rows_of
+from stforecast.federated.nodes.summing import adds_up, rows_with_mean
 from stforecast.federated.runs.checkpoint import (
     Checkpoint,
     is_spaced,
@@ -376,7 +376,7 @@ class Coordinator:
             payload = self.method.broadcast(state.server, to)
             train = participants[torch.isin(participants, ids)].tolist()
             began = torch.tensor(train, dtype=torch.long)
-            stragglers.begin(self.method.training, state, began)
+            stragglers.note_begun(self.method.training, state, began)
             best, parties = self.server.best_round, len(self.membership.numbers)
             about = {"task": "round", "run": self.token, "round": state.round, "train": train}
             if self.begun:  # The last message of each part has a number of its own.
@@ -395,7 +395,7 @@ class Coordinator:
                 answer = check_round(of_node, asked, uplink, mean=self.adds_up)
                 if self.adds_up:  # A row for each client, though the node sent their mean.
                     sizes, grows = self.membership.sizes[answer.ids], self.method.sends.of_samples
-                    rows = rows_of(answer.upload, sizes, grows=grows)
+                    rows = rows_with_mean(answer.upload, sizes, grows=grows)
                     answer = dataclasses.replace(answer, upload=rows)
                 answers[node] = answer
             except Rejected as e:

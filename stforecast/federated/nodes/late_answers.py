@@ -17,7 +17,7 @@ import torch
 
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.state import State
-from stforecast.federated.engine.stragglers import check_names, lateness_weight, moved
+from stforecast.federated.engine.stragglers import check_only_model, lateness_weight, moved
 from stforecast.federated.nodes.membership import Membership, event
 from stforecast.federated.nodes.messages import Answer, Link, Message, index_of
 
@@ -75,7 +75,7 @@ class LateAnswers:
         for node, answer in answers.items():
             upload, ids, late = answer.upload, answer.ids, state.round - index_of(asked[node])
             if (training.slow_share or training.mixing) and len(ids):
-                check_names(self.method, state, ids, upload)
+                check_only_model(self.method, state, ids, upload)
             if late and len(ids):
                 if not training.mixing:
                     rows, began = ids - self.membership.numbers[node].start, asked[node].payload

@@ -231,7 +231,7 @@ def check_round(
     about = message.about
     score = float(about["score"][0]), float(about["score"][1])
     losses = float(about["loss"]), float(about["task_loss"])
-    ids, like = check_trained(about, asked)
+    ids, like = read_trained(about, asked)
     if not all(0 <= v < math.inf for v in score):
         raise Rejected(f"its validation score is {score}")
     trained = torch.tensor(ids, dtype=torch.long)
@@ -256,7 +256,7 @@ def check_finish(answer: Message | str) -> Finished:
     return Finished(errors, targets, about["has_best"] is True)
 
 
-def check_trained(about: Mapping[str, Any], asked: Collection[int]) -> tuple[list[int], Like]:
+def read_trained(about: Mapping[str, Any], asked: Collection[int]) -> tuple[list[int], Like]:
     """Return the clients that a node trained, and the types and shapes of their upload."""
     ids = [int(i) for i in about["ids"]]
     if not set(ids) <= set(asked) or len(set(ids)) < len(ids):

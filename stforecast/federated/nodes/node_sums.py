@@ -24,7 +24,7 @@ from stforecast.federated.nodes.masker import ERRORS, FIELDS, METRICS, NUMBERS, 
 from stforecast.federated.nodes.membership import Membership, event
 from stforecast.federated.nodes.messages import ALLOWED, FEW_CELLS_FOUND, Answer, Finished, Link
 from stforecast.federated.nodes.secure_sum import SecureSum, SumLost
-from stforecast.federated.nodes.summing import means_of, rows_of
+from stforecast.federated.nodes.summing import means_of, rows_with_mean
 from stforecast.federated.uploads.masking import SecureSums, Shapes
 from stforecast.federated.uploads.robust import Robust
 from stforecast.federated.uploads.uplink import Uplink
@@ -129,7 +129,7 @@ class NodeSums:
             raise SumLost("some node's masked values were not those that it had to send")
         totals = {name: sums[UPLOAD + name] for name in like}
         mean = means_of(totals, like, numbers["weight"]) if len(ids) else {}
-        upload = rows_of(mean, torch.ones(len(ids)))
+        upload = rows_with_mean(mean, torch.ones(len(ids)))
         task_loss = numbers["task_loss"] if numbers["task_losses"] else math.nan
         score = (numbers["score"], numbers["scored"])
         return Answer(ids, upload, like, (numbers["loss"], task_loss), score, up)

@@ -37,8 +37,8 @@ from stforecast.federated.nodes.messages import (
     Link,
     Message,
     Rejected,
-    check_trained,
     message_of,
+    read_trained,
     untrusted,
 )
 from stforecast.federated.uploads import masking
@@ -73,7 +73,7 @@ class Dealt:
 def check_advert(answer: Message | str, asked: Collection[int]) -> Answer:
     """Return a node's answer to a round, without its values."""
     about = message_of(answer).about
-    ids, like = check_trained(about, asked)
+    ids, like = read_trained(about, asked)
     masking.length({name: shape for name, (_, *shape) in like.items()})
     if unknown := [t for t, *_ in like.values() if not isinstance(getattr(torch, t), torch.dtype)]:
         raise Rejected(f"it sums values of type {unknown[0]!r:.20}")
@@ -103,7 +103,7 @@ def _keys(about: Mapping[str, Any]) -> masking.PublicKeys:
 
 
 @untrusted
-def check_dealt(answer: Message | str, dealer: int, members: Collection[int]) -> Dealt:
+def check_shares(answer: Message | str, dealer: int, members: Collection[int]) -> Dealt:
     """Return the shares that a member dealt."""
     about = message_of(answer).about
     sealed, checks = dict(about["sealed"]), dict(about["checks"])
@@ -217,7 +217,7 @@ class SecureSum:
         peers = {str(i): [part.hex() for part in keys] for i, keys in self.keys.items()}
         about = {"peers": peers, "shapes": self.shapes, "cells": self.cells}
         dealt = self._ask(
-            "share", dict.fromkeys(self.keys, about), lambda i, a: check_dealt(a, i, self.keys)
+            "share", dict.fromkeys(self.keys, about), lambda i, a: check_shares(a, i, self.keys)
         )
         self._need("dealt shares", len(dealt))
         vectors = self._mask(dealt)

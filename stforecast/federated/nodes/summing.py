@@ -58,7 +58,7 @@ def means_of(sums: Payload, like: Like, weight: float) -> Payload:
     return means
 
 
-def rows_of(means: Payload, sizes: Tensor, *, grows: bool = False) -> Payload:
+def rows_with_mean(means: Payload, sizes: Tensor, *, grows: bool = False) -> Payload:
     """Return rows of a node's clients `(clients, …)` with this mean `(1, …)`.
 
     They are equal; or, where an upload `grows` with a client's samples, in proportion to `sizes`

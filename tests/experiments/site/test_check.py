@@ -48,7 +48,7 @@ def page(tmp_path, monkeypatch):
         monkeypatch.setattr(check, "RESULTS", tmp_path)
         monkeypatch.setattr(check, "FILES", tmp_path)
         done = []
-        monkeypatch.setattr(check, "run", lambda words, folder: done.append(words))
+        monkeypatch.setattr(check, "run_command_of_page", lambda words, folder: done.append(words))
         found = Benchmark({}, {"methods": [{"data": "town", "method": "ridge", "MSE": mse}]})
         monkeypatch.setattr(check, "read_folder", lambda folder: found)
         return done

@@ -404,7 +404,7 @@ def better(found, name=AGAINST):
 
 
 def differences(page, *names, ablations=False):
-    return tables.compared(of_page(page, *names), ablations=ablations)
+    return tables.compared_forecasts(of_page(page, *names), ablations=ablations)
 
 
 def points(page, *names):

@@ -8,7 +8,7 @@ from markdown import markdown
 
 from experiments.docs import ROOT
 from experiments.site.forecasts import skill_figure, skill_table
-from experiments.site.hooks import PAGES, moved, on_page_content, with_docstrings
+from experiments.site.hooks import PAGES, moved_links, on_page_content, with_docstrings
 from experiments.site.measured import read_benchmark
 from experiments.site.references import commands_page, options_page
 from experiments.site.tutorials import refreshed
@@ -62,7 +62,7 @@ def test_methods_have_their_own_defaults_and_ranges():
 
 def test_links_of_root_files_lead_to_pages():
     for name in PAGES:
-        links = re.findall(r"\]\(([^)#]+)", moved((ROOT / name).read_text()))
+        links = re.findall(r"\]\(([^)#]+)", moved_links((ROOT / name).read_text()))
         for link in (link for link in links if "://" not in link):
             assert link in PAGES.values() or (ROOT / "docs" / link).exists(), f"{name}: {link}"
 

@@ -17,10 +17,10 @@ from stforecast.federated.nodes.secure_sum import (
     SecureSum,
     SumLost,
     check_advert,
-    check_dealt,
     check_finish_advert,
     check_masked,
     check_revealed,
+    check_shares,
 )
 from stforecast.federated.uploads.masking import FRACTION, PublicKeys, SecureSums, commitment
 
@@ -393,7 +393,7 @@ def test_whatever_arrives_is_checked_or_rejected(about, payload):
     for check in (
         lambda: check_advert(answer, [0, 1]),
         lambda: check_finish_advert(answer),
-        lambda: check_dealt(answer, 0, [0, 2, 4]),
+        lambda: check_shares(answer, 0, [0, 2, 4]),
         lambda: check_masked(answer, SHAPES, [2, 4]),
         lambda: check_revealed(answer, {0: "0" * 64}),
     ):

@@ -9,7 +9,7 @@ from stforecast.federated.nodes.summing import (
     FARTHEST_NORM,
     bounded,
     means_of,
-    rows_of,
+    rows_with_mean,
     summand_weights,
     weighted_sums,
 )
@@ -32,8 +32,8 @@ def test_the_mean_is_weighted_as_the_server_would_and_has_the_upload_s_types(sum
 
 def test_rows_are_equal_or_grow_with_samples_and_have_the_same_mean():
     means = {"w": torch.tensor([[2.0, 4.0]])}
-    assert rows_of(means, SIZES)["w"].tolist() == [[2.0, 4.0]] * 2
-    grown = rows_of(means, SIZES, grows=True)["w"]
+    assert rows_with_mean(means, SIZES)["w"].tolist() == [[2.0, 4.0]] * 2
+    grown = rows_with_mean(means, SIZES, grows=True)["w"]
     assert grown.tolist() == [[1.0, 2.0], [3.0, 6.0]]
     assert grown.mean(0).tolist() == [2.0, 4.0]
 

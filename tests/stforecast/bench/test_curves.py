@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from data_prep.base.errors import InputError
-from stforecast.bench.curves import COLORS, HOMES, as_curves, labels_of, places, point_look
+from stforecast.bench.curves import COLORS, HOMES, as_curves, label_places, labels_of, point_look
 from stforecast.bench.drawing import Look, add_legend, legend_point, looking, panels
 
 
@@ -19,9 +19,9 @@ def test_no_two_of_twelve_curves_look_the_same(throw):
 def test_a_known_method_has_one_look_in_any_company():
     for name, place in HOMES.items():
         others = [(other, other) for other in HOMES if HOMES[other] != place]
-        assert places([*others, (name, name), ("a", "a")])[name] == place
-    assert places([("fedavg linear", "fedavg")]) == {"fedavg linear": HOMES["fedavg"]}
-    both = places([("a variant", "fedavg"), ("fedavg", "fedavg")])
+        assert label_places([*others, (name, name), ("a", "a")])[name] == place
+    assert label_places([("fedavg linear", "fedavg")]) == {"fedavg linear": HOMES["fedavg"]}
+    both = label_places([("a variant", "fedavg"), ("fedavg", "fedavg")])
     assert both["fedavg"] == HOMES["fedavg"] != both["a variant"]
 
 

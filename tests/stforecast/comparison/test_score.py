@@ -16,15 +16,15 @@ from data_prep.base.errors import InputError, Words
 from data_prep.cube import make_cube, write_cube
 from stforecast.cli.main import cli, main
 from stforecast.comparison import protocol as protocols
-from stforecast.comparison.protocol import LEVELS, PROTOCOLS, ForecastTask, Protocol
-from stforecast.comparison.score import read_csv, score, sums_of, tabulate_scores
+from stforecast.comparison.protocol import LEVELS, PROTOCOLS, Protocol, ProtocolTask
+from stforecast.comparison.score import day_sums, read_file, score, tabulate_scores
 from stforecast.forecasting import runs
 
 HOURS = pd.date_range("2024-01-01", periods=10 * 24, freq="h")
 RNG = np.random.default_rng(0)
 VALUES = 20 + 5 * np.sin(2 * np.pi * np.arange(240) / 24)[:, None] + RNG.normal(size=(240, 3))
-DAY = ForecastTask(tuple(range(1, 25)), 8 * 24, 24, 2)
-TASKS = MappingProxyType({"one hour": ForecastTask((1,), 8 * 24, 1, 48), "one day": DAY})
+DAY = ProtocolTask(tuple(range(1, 25)), 8 * 24, 24, 2)
+TASKS = MappingProxyType({"one hour": ProtocolTask((1,), 8 * 24, 1, 48), "one day": DAY})
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def read(town, tmp_path):
     def of(table):
         table.to_csv(tmp_path / "mine.csv", index=False)
         made, cube = town
-        return read_csv(tmp_path / "mine.csv", made.read(cube), made)
+        return read_file(tmp_path / "mine.csv", made.read(cube), made)
 
     return of
 
@@ -74,7 +74,7 @@ def test_forecasts_are_scored_as_by_hand(town, read):
     made, cube = town
     quantiles = {f"q{level:g}": table_of()["forecast"] + level - 0.5 for level in LEVELS}
     found = read(table_of().assign(**quantiles))
-    sums = sums_of(found, made.read(cube), made)
+    sums = day_sums(found, made.read(cube), made)
     of_mse = sums[sums["metric"] == "mse"]
     scale = VALUES[: 8 * 24].std(axis=0)
     error = ((VALUES[192:] - VALUES[168:216]) / scale) ** 2

@@ -7,7 +7,7 @@ import pytest
 from data_prep.base.errors import InputError
 from stforecast import Forecaster
 from stforecast.forecasting import mixed_forecasts
-from stforecast.forecasting.explain import bars, explain, shapley
+from stforecast.forecasting.explain import bar_rows, explain, shapley
 from stforecast.forecasting.mixture import mixed
 
 HOURS = pd.date_range("2024-03-04", periods=24 * 28, freq="h")
@@ -157,6 +157,6 @@ def test_words_name_a_part_only_if_it_says_so(town):
     found = fitted.explain("a", higher)
     text = found.words(found.forecast.index[0])
     assert text.endswith("above it mainly by last three hours")
-    assert bars(found.read.iloc[0])[2]["part"] == "last three hours"
+    assert bar_rows(found.read.iloc[0])[2]["part"] == "last three hours"
     with pytest.raises(InputError, match="unknown cell 'z'"):
         fitted.explain("z", town)

@@ -13,7 +13,7 @@ from stforecast.forecasting.mixture import (
     TRUSTED,
     MixtureWindows,
     UsualWeight,
-    known_windows,
+    error_windows,
     mixed,
 )
 
@@ -22,7 +22,7 @@ SPEC = WindowSpec(closeness=1, periods=0, period=7, horizon=2)
 
 def windows_before(starts, spec=SPEC, day=1):
     """Return the windows of a mixture, those to forecast last."""
-    origins, every = known_windows(np.asarray(starts), spec, 7 * day)
+    origins, every = error_windows(np.asarray(starts), spec, 7 * day)
     first = np.concatenate([origins, starts])
     targets = torch.from_numpy(first[:, None] + np.arange(spec.horizon))
     before = torch.sub

@@ -16,7 +16,7 @@ from data_prep.cube import make_cube
 from stforecast.cli.main import main
 from stforecast.report.section import Section
 from stforecast.report.sections import SECTIONS
-from stforecast.service.delivery import end_of
+from stforecast.service.delivery import end_in_utc
 from stforecast.service.folder import last_state, read_state
 from stforecast.service.monitor import ALARM, METRICS, TABLE, _drift, monitor
 from stforecast.service.settings import MonitorOptions, ServiceSettings, UpdateOptions
@@ -171,7 +171,7 @@ def test_records_of_a_local_clock_are_late_by_hours_that_passed():
         license="none", time_zone="Europe/Rome", clock="local",
     )  # fmt: skip
     # They end at 01:00; summer time begins at 02:00, which is 01:00 in UTC.
-    ended = end_of(cube, pd.Timedelta(hours=1))
+    ended = end_in_utc(cube, pd.Timedelta(hours=1))
     assert pd.Timestamp("2026-03-29 04:00", tz="UTC") - ended == pd.Timedelta(hours=4)
 
 

@@ -440,14 +440,14 @@ def test_a_model_that_stays_takes_no_room_again(updated):
 def test_tested_forecasts_of_a_large_file_are_kept_until_it_changes(service, monkeypatch):
     run, _ = service
     opened = folder.open_run(run)
-    whole = measure.tested(opened)
+    whole = measure.thinned_forecasts(opened)
     assert not (run / "service").exists()
     monkeypatch.setattr(measure, "SMALL", 0)
-    xr.testing.assert_identical(measure.tested(opened), whole)
+    xr.testing.assert_identical(measure.thinned_forecasts(opened), whole)
     monkeypatch.setattr(measure, "_tested", lambda run: whole * 2)
-    xr.testing.assert_identical(measure.tested(opened), whole)
+    xr.testing.assert_identical(measure.thinned_forecasts(opened), whole)
     os.utime(run / "forecasts.nc", (0, 0))
-    xr.testing.assert_identical(measure.tested(opened), whole * 2)
+    xr.testing.assert_identical(measure.thinned_forecasts(opened), whole * 2)
 
 
 @pytest.mark.slow
