@@ -51,9 +51,9 @@ def text_of(node):
     return None
 
 
-def expected(tree):
-    """Yield the nodes of the texts that assertions expect."""
-    for node in ast.walk(tree):
+def expected(nodes):
+    """Yield the nodes of the texts that assertions among some nodes expect."""
+    for node in nodes:
         match node:
             case ast.keyword(arg="match", value=value):
                 yield value
@@ -94,11 +94,13 @@ def sentences(source):
     >>> sentences("assert 'there is no such file' in err\\nassert 'no --out' in err")
     {1: 'there is no such file'}
     """
-    tree, found = ast.parse(source), []
-    for test in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)):
-        names = {n.id for e in expected(test) for n in ast.walk(e) if isinstance(n, ast.Name)}
-        found += [value for name, value in parameters(test) if name in names]
-    texts = [(node.lineno, text_of(node)) for node in (*found, *expected(tree))]
+    nodes, found = [*ast.walk(ast.parse(source))], []
+    for test in (n for n in nodes if isinstance(n, ast.FunctionDef)):
+        if given := [*parameters(test)]:
+            texts = expected(ast.walk(test))
+            names = {n.id for e in texts for n in ast.walk(e) if isinstance(n, ast.Name)}
+            found += [value for name, value in given if name in names]
+    texts = [(node.lineno, text_of(node)) for node in (*found, *expected(nodes))]
     return {line: text for line, text in texts if text and len(plain_words(text)) > 2}
 
 

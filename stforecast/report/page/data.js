@@ -2,7 +2,8 @@
 
 async function unpack(id) {
   const packed = atob(document.getElementById(id).textContent);
-  const bytes = Uint8Array.from(packed, (letter) => letter.charCodeAt(0));
+  const bytes = new Uint8Array(packed.length);
+  for (let i = 0; i < packed.length; i += 1) bytes[i] = packed.charCodeAt(i); // Uint8Array.from takes 0.1 s.
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Response(stream).arrayBuffer();
 }

@@ -38,6 +38,7 @@ class Browser:
         os.close(to_browser)
         os.close(from_browser)
         self._numbers, self._rest, self.problems = itertools.count(1), b"", []
+        self._at_open = []
         target = self._ask("Target.createTarget", url="about:blank")["targetId"]
         attached = self._ask("Target.attachToTarget", targetId=target, flatten=True)
         self._session = {"sessionId": attached["sessionId"]}
@@ -46,6 +47,8 @@ class Browser:
 
     def ask(self, method, **params):
         """The answer of the page to a command."""
+        if method != "Runtime.evaluate":
+            self._fresh = None
         return self._ask(method, self._session, **params)
 
     def run(self, expression):
@@ -56,8 +59,21 @@ class Browser:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    def open(self, path, width=1400, height=1000, dark=False):
-        """Open a file and wait until all its tasks are drawn."""
+    def open(self, path, width=1400, height=1000, dark=False, changed=True):
+        """Open a file and wait until all its tasks are drawn.
+
+        A page that the tests before have not `changed` since it was opened like this is kept, as
+        drawing one takes a second, with the problems that it had then.
+        """
+        opened = path, width, height, dark
+        if opened == self._fresh:
+            self.problems += self._at_open
+        else:
+            self._draw(*opened)
+            self._at_open = [*self.problems]
+        self._fresh = None if changed else opened
+
+    def _draw(self, path, width, height, dark):
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.ask("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}

@@ -72,6 +72,33 @@ def press(browser, key):
         browser.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key)
 
 
+def test_no_image_has_buttons_inside(browser, page):
+    browser.open(page, changed=False)
+    inside = "a, button, input, select, [tabindex]"
+    charts = "[...document.querySelectorAll('[data-chart].js-plotly-plot')]"
+    browser.until(f"{charts}.length > 0 && {charts}.every(c => c.querySelector('.modebar button'))")
+    assert browser.run(f"{charts}.every(c => c.getAttribute('role') === 'group')")
+    assert browser.run(f"document.querySelectorAll('[role=img] :is({inside})').length") == 0
+
+
+def test_what_is_rare_is_told_as_one_in_so_many(browser, page):
+    browser.open(page, changed=False)
+    assert browser.run("[0, 1.32, 7.52, NaN].map((v) => short(v, 'log'))") == [
+        "one in 1", "one in 21", "one in 33,000,000", "-",
+    ]  # fmt: skip
+
+
+def test_controls_and_charts_have_names(browser, page):
+    browser.open(page, changed=False)
+    nameless = """
+      [...document.querySelectorAll('button, select, input, svg[tabindex], .chart')]
+        .filter(one => one.checkVisibility())
+        .filter(one => !(one.ariaLabel || one.textContent.trim() || one.labels?.length)).length
+    """
+    assert browser.run(nameless) == 0
+    assert browser.problems == []
+
+
 def test_tables_sort_up_and_down(browser, page):
     browser.open(page)
     assert first_column(browser) == [NAME, "a worse one", "the worst"]
@@ -82,22 +109,6 @@ def test_tables_sort_up_and_down(browser, page):
     assert browser.run(f"document.querySelector('{head}').ariaSort") == "descending"
     assert first_column(browser) == ["the worst", "a worse one", NAME]
     assert browser.problems == []
-
-
-def test_no_image_has_buttons_inside(browser, page):
-    browser.open(page)
-    inside = "a, button, input, select, [tabindex]"
-    charts = "[...document.querySelectorAll('[data-chart].js-plotly-plot')]"
-    browser.until(f"{charts}.length > 0 && {charts}.every(c => c.querySelector('.modebar button'))")
-    assert browser.run(f"{charts}.every(c => c.getAttribute('role') === 'group')")
-    assert browser.run(f"document.querySelectorAll('[role=img] :is({inside})').length") == 0
-
-
-def test_what_is_rare_is_told_as_one_in_so_many(browser, page):
-    browser.open(page)
-    assert browser.run("[0, 1.32, 7.52, NaN].map((v) => short(v, 'log'))") == [
-        "one in 1", "one in 21", "one in 33,000,000", "-",
-    ]  # fmt: skip
 
 
 def test_tiles_fill_the_map(browser, tested, tmp_path):
@@ -181,17 +192,6 @@ def test_a_picture_keeps_its_size_in_a_narrow_window_and_scrolls(browser, tmp_pa
     assert browser.run("document.documentElement.scrollWidth") <= 390
     assert browser.run("document.querySelector('.picture img').clientWidth") > 700
     assert browser.run("document.querySelector('.picture .scroll').clientWidth") < 390
-    assert browser.problems == []
-
-
-def test_controls_and_charts_have_names(browser, page):
-    browser.open(page)
-    nameless = """
-      [...document.querySelectorAll('button, select, input, svg[tabindex], .chart')]
-        .filter(one => one.checkVisibility())
-        .filter(one => !(one.ariaLabel || one.textContent.trim() || one.labels?.length)).length
-    """
-    assert browser.run(nameless) == 0
     assert browser.problems == []
 
 
