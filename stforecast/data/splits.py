@@ -48,7 +48,8 @@ def training_start(
     """
     if not divides_a_day(step):
         return lambda part: max(spec.max_lag, part.start)
-    zeros = np.flatnonzero((slots := day_slots(local_times, spec.period, step)) == 0)
+    slots = day_slots(local_times, spec.period, step)
+    zeros = np.flatnonzero(slots == 0)
 
     def start_in(part: range) -> int:
         earliest = max(spec.max_lag, part.start)
@@ -304,8 +305,12 @@ def _spans(
 ) -> Callable[[int], list[range]]:
     """Return the steps of each part as a function of the number of steps."""
     if rule.kind == "time":
-        share, more = rule.parts[:2]
-        return lambda n: _three_spans(a := math.floor(share * n), a + math.floor(more * n), n)
+
+        def by_share(n: int) -> list[range]:
+            train, validation = (math.floor(share * n) for share in rule.parts[:2])
+            return _three_spans(train, train + validation, n)
+
+        return by_share
     if rule.kind == "dates":
         found = find_steps(rule.spans, local_times, step, rule.text)
         train, validation, test = (found.get(name, range(0)) for name in PARTS)

@@ -21,7 +21,7 @@ from stforecast.federated.core.layers import ClientDropout, ClientLinear, Stacke
 from stforecast.federated.core.method import Method
 from stforecast.federated.core.options import read_settings
 from stforecast.federated.core.population import SplitModel, width_of_head
-from stforecast.federated.core.state import KIND
+from stforecast.federated.core.state import KIND, seed_torch
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class MixedModel(SplitModel):
         self.kinds, self.width, self.widths = kinds, width, []
         seed, models = torch.initial_seed(), []
         for text in kinds:
-            torch.default_generator.manual_seed(seed)  # As if it were the only model.
+            seed_torch(seed)  # As if it were the only model of the federation.
             model = build(text)
             self.widths.append(width_of_head(model.head))
             models.append(_with_features(model, self.widths[-1], width, n_outputs))

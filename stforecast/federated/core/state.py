@@ -193,9 +193,16 @@ def generator(seed: int, *key: int) -> torch.Generator:
 def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
     """Seed torch's global generators within the context; restore that of the CPU and the device."""
     with torch.random.fork_rng(devices=[device] if device and device.type == "cuda" else []):
-        # Without a GPU, `torch.manual_seed` keeps the stack for when there is one: milliseconds.
-        (torch if torch.cuda.is_available() else torch.default_generator).manual_seed(seed)
+        seed_torch(seed)
         yield
+
+
+def seed_torch(seed: int) -> None:
+    """Seed torch's global generators, also those of a GPU if there is one.
+
+    Without a GPU, `torch.manual_seed` takes milliseconds to store the stack for when there is one.
+    """
+    (torch if torch.cuda.is_available() else torch.default_generator).manual_seed(seed)
 
 
 class Cohort:
