@@ -6,6 +6,7 @@ import dataclasses
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Literal, get_args
 
 from data_prep.base.errors import InputError, Words, choose
@@ -122,7 +123,7 @@ class TableOptions:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             given = getattr(self, field.name)
-            if str(field.type).startswith("str") and not isinstance(given, str | None):
+            if str(field.type).startswith("str") and not isinstance(given, str | Path | None):
                 raise InputError(f"{field.name} is {given!r}, expected text; write it in quotes")
         for option, choices in CHOICES.items():
             if (given := getattr(self, option)) not in get_args(choices):
