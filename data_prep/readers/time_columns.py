@@ -247,16 +247,17 @@ def are_ends(texts: Sequence[str]) -> bool:
     >>> are_ends(["23:00-24:00", "05:00-06:00"]), are_ends(["24:00", "25:00"])
     (False, False)
     """
-    found = _of_day(texts)
-    return found.max() == 24 * 60 and found.min() != 0
+    first, last = _bounds(texts)
+    return last == 24 * 60 and first != 0
 
 
-def _of_day(texts: Sequence[str]) -> pl.Series:
-    """Return the minutes from midnight of texts that hold a time of day."""
+def _bounds(texts: Sequence[str]) -> tuple[int, int]:
+    """Return the first and last minute of the day of texts, -1 of texts without a time of day."""
     clock = r"(?:^\s*|[T\s,_])(\d{1,2})(?:(?:\.0)?\s*$|\s?(?::|[hH]|Uhr|[时時시点])\s?([0-5]\d)?)"
     parts = pl.Series(texts, dtype=pl.String).str.extract_groups(clock).struct.unnest()
     hours, minutes = (parts[c].fill_null("0").cast(pl.Int64) for c in parts.columns)
-    return (60 * hours + minutes).filter(parts[parts.columns[0]].is_not_null())
+    found = (60 * hours + minutes).filter(parts[parts.columns[0]].is_not_null()).to_list()
+    return min(found, default=-1), max(found, default=-1)
 
 
 def _with_ends(table: Table) -> Table:
@@ -267,8 +268,16 @@ def _with_ends(table: Table) -> Table:
     ends = [c for c in table.times if re.search(ENDS, c)]
     texts = {c: [str(v) for v in table.codes(c)[1]] for c in clocks}
     ends += [c for c in clocks if are_ends(texts[c])]
+    for c in (c for c in clocks if kind_of(table[c]) == "hour"):
+        low, high = (minute // 60 for minute in _bounds(texts[c]))
+        if high - low >= 24:
+            raise InputError(
+                f"{table.origin.name}: column {c!r} has the hours {low} to {high}, expected 24; "
+                "write times with their offset, such as 2024-10-27T02:00+02:00, if a clock went "
+                "back then"
+            )
     if not ends and OF_ENDS.get():
-        if midnight := [c for c in clocks if _of_day(texts[c]).min() == 0]:
+        if midnight := [c for c in clocks if _bounds(texts[c])[0] == 0]:
             raise InputError(
                 f"{table.origin.name}: column {midnight[0]!r} has 0:00, expected 24:00 as in the "
                 "first records, whose times are the ends of steps; write the times as there"

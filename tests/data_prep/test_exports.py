@@ -1374,6 +1374,15 @@ def test_a_later_delivery_has_ends_like_the_first(form, n, tmp_path):
         open_again(saved(pd.Timestamp("2024-05-31"), range(9)), preparation_of(first))
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_25_hours_of_a_day_are_refused(first, tmp_path):
+    """Its hours would be one off from the second 2:00 on, or be of two kinds."""
+    rows = [f"2024-10-27,{hour},a,1" for hour in range(first, first + 25)]
+    path = save(tmp_path, "\n".join(["Date,HE,cell,v", *rows, ""]))
+    with pytest.raises(InputError, match=rf"'HE' has the hours {first} to {first + 24}, expected"):
+        read(path, time_zone="Europe/Rome", clock="local", resample="1h", agg="sum")
+
+
 def test_days_of_a_month_are_no_ends(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     times = pd.date_range("2024-05-01", periods=25 * 24, freq="h")
