@@ -20,6 +20,7 @@ from data_prep.base.errors import InputError, Words, reading
 from data_prep.cube import open_cube
 from data_prep.readers.options import READ_BY
 from data_prep.readers.origin import NAMED
+from data_prep.readers.time_columns import OF_ENDS
 
 ATTRIBUTE = "preparation"
 """Attribute of a cube that names its data set and the options of its `prepare`, as JSON."""
@@ -27,15 +28,18 @@ ATTRIBUTE = "preparation"
 log = logging.getLogger(__name__)
 
 
-def as_attribute(data_set: str, options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the attribute that says how a cube was prepared.
+def as_attribute(
+    data_set: str, options: Mapping[str, Any], *, ends: bool = False
+) -> dict[str, str]:
+    """Return the attribute that says how a cube was prepared, and whether times were `ends`.
 
     Options of the first file's cells are left out, as later records have the same cells.
     """
     of_first = {"raw", "out", "cells", "sample", "seed", "grid", "sites", "crs"}
     of_first |= {"spread", "progress"}
     kept = {n: v for n, v in options.items() if v is not None and n not in of_first}
-    return {ATTRIBUTE: json.dumps({"data_set": data_set, "options": kept}, sort_keys=True)}
+    about = {"data_set": data_set, "options": kept} | ({"ends": True} if ends else {})
+    return {ATTRIBUTE: json.dumps(about, sort_keys=True)}
 
 
 def preparation_of(cube: xr.Dataset) -> dict[str, Any]:
@@ -84,6 +88,7 @@ def open_again(
     if "allow_gaps" in options:
         options["allow_gaps"] = True
     whose = Words("stforecast prepare {}", preparation["data_set"]).typed
+    of_ends = OF_ENDS.set(bool(preparation.get("ends")))
     token = NAMED.set(f" (an option of `{whose}`, whose cube can be given instead)")
     try:
         return _opened(records, data_set, options, preparation["cell"])
@@ -101,6 +106,7 @@ def open_again(
         ) from e
     finally:
         NAMED.reset(token)
+        OF_ENDS.reset(of_ends)
 
 
 def _opened(

@@ -60,7 +60,8 @@ def read(raw: Path | pd.DataFrame, options: TableOptions) -> xr.Dataset:
         raise events or e from (e if events else None)
     cube = cube if options.cells else cells.without_totals(cube, table.origin)
     decided = dataclasses.replace(given, **table.decided)
-    cube = cube.assign_attrs(as_attribute("table", dataclasses.asdict(decided)))
+    ends = bool(table.ends)
+    cube = cube.assign_attrs(as_attribute("table", dataclasses.asdict(decided), ends=ends))
     return places.add_sites(cube, Path(options.sites), options.crs) if options.sites else cube
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Sequence
+from contextvars import ContextVar
 
 import numpy as np
 import pandas as pd
@@ -47,6 +48,16 @@ MOST = 0.8
 """Share of values above which a column is one of times, as totals and notes stand among them."""
 
 MIDNIGHT = r"[T ]0?0:00(:00(\.0+)?)?$"
+
+ENDS = (
+    r"(?i)((^|[^a-z])|time|date|hour|period|interval|hora|fecha|heure|ora|data)"
+    r"(end(ing|e)?|fine?|final|fim|bis|until)([^a-z]|(time|date|stamp|zeit|datum).*|$)"
+    r"|(?-i:[a-z]End([^a-z]|$))|结束|终止|截止"
+)
+"""Pattern of the name of a column of ends of steps or periods."""
+
+OF_ENDS: ContextVar[bool] = ContextVar("of_ends", default=False)
+"""Whether the first records, as which later ones are read, had the ends of steps."""
 
 log = StepLog("times")
 
@@ -236,21 +247,42 @@ def are_ends(texts: Sequence[str]) -> bool:
     >>> are_ends(["23:00-24:00", "05:00-06:00"]), are_ends(["24:00", "25:00"])
     (False, False)
     """
+    first, last = _bounds(texts)
+    return last == 24 * 60 and first != 0
+
+
+def _bounds(texts: Sequence[str]) -> tuple[int, int]:
+    """Return the first and last minute of the day of texts, -1 of texts without a time of day."""
     clock = r"(?:^\s*|[T\s,_])(\d{1,2})(?:(?:\.0)?\s*$|\s?(?::|[hH]|Uhr|[时時시点])\s?([0-5]\d)?)"
     parts = pl.Series(texts, dtype=pl.String).str.extract_groups(clock).struct.unnest()
     hours, minutes = (parts[c].fill_null("0").cast(pl.Int64) for c in parts.columns)
-    found = (60 * hours + minutes).filter(parts[parts.columns[0]].is_not_null())
-    return found.max() == 24 * 60 and found.min() != 0
+    found = (60 * hours + minutes).filter(parts[parts.columns[0]].is_not_null()).to_list()
+    return min(found, default=-1), max(found, default=-1)
 
 
 def _with_ends(table: Table) -> Table:
     """Return a table with the column of times that are ends of steps: by its name, or its times."""
     if table.ends is not None:
         return table
-    by_name = r"(?i)(^|[^a-z])(end|ending|ende|fin)([^a-z]|$)"
     clocks = [c for c in table.times if table[c].dtype == pl.String or kind_of(table[c]) == "hour"]
-    ends = [c for c in table.times if re.search(by_name, c)]
-    ends += [c for c in clocks if are_ends([str(v) for v in table.codes(c)[1]])]
+    ends = [c for c in table.times if re.search(ENDS, c)]
+    texts = {c: [str(v) for v in table.codes(c)[1]] for c in clocks}
+    ends += [c for c in clocks if are_ends(texts[c])]
+    for c in (c for c in clocks if kind_of(table[c]) == "hour"):
+        low, high = (minute // 60 for minute in _bounds(texts[c]))
+        if high - low >= 24:
+            raise InputError(
+                f"{table.origin.name}: column {c!r} has the hours {low} to {high}, expected 24; "
+                "write times with their offset, such as 2024-10-27T02:00+02:00, if a clock went "
+                "back then"
+            )
+    if not ends and OF_ENDS.get():
+        if midnight := [c for c in clocks if _bounds(texts[c])[0] == 0]:
+            raise InputError(
+                f"{table.origin.name}: column {midnight[0]!r} has 0:00, expected 24:00 as in the "
+                "first records, whose times are the ends of steps; write the times as there"
+            )
+        ends = [*table.times]
     return table.with_(ends=next(iter(ends), ""))
 
 

@@ -17,7 +17,14 @@ from data_prep.base.errors import InputError, Words, close_to, in_minutes
 from data_prep.base.limits import check_size
 from data_prep.readers.columns import frequency, refuse_empty
 from data_prep.readers.origin import Origin, StepLog
-from data_prep.readers.written_times import SIX_DIGITS, SPAN, TIME_LIKE, date_formats, plain_times
+from data_prep.readers.written_times import (
+    SIX_DIGITS,
+    SPAN,
+    TIME_LIKE,
+    date_formats,
+    next_days,
+    plain_times,
+)
 
 Clock = Literal["utc", "local"]
 CLOCKS = get_args(Clock)
@@ -297,10 +304,9 @@ def parse_times(texts: pd.Series, time_format: str, origin: Origin) -> pd.Dateti
     if form == "excel":
         days = pd.to_numeric(texts.str.replace(",", "."), errors="coerce").to_numpy(dtype=float)
         return from_serials(days) if np.isfinite(days).all() else _from_text(texts, origin)
-    later = pd.TimedeltaIndex(np.zeros(len(texts), dtype="timedelta64[ns]"))
+    texts, later = (plain_times if form in ORDERS.values() else next_days)(texts)
     if form in ORDERS.values():
         order = next(order for order, option in ORDERS.items() if option == form)
-        texts, later = plain_times(texts)
         form = dict(date_formats(texts.unique().tolist())).get(order, "")
         if not form:
             raise InputError(

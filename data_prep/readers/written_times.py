@@ -111,11 +111,14 @@ def plain_times(texts: pd.Series) -> tuple[pd.Series, pd.TimedeltaIndex]:
     plain = texts.str.strip()
     for pattern, plainer in _PLAINER:
         plain = plain.str.replace(pattern, plainer, regex=True)
-    plain = plain.str.strip()
-    ends = plain.str.contains(r"[T ]2[4-9]:\d\d(?::\d\d)?$", regex=True)
+    return next_days(plain.str.strip())
+
+
+def next_days(texts: pd.Series) -> tuple[pd.Series, pd.TimedeltaIndex]:
+    """Return times with 0:00 for 24:00 and 1:10 for 25:10, and the day to add to each of these."""
     after = r"([T ])2([4-9])(:\d\d(?::\d\d)?)$"
-    plain = plain.str.replace(after, lambda m: f"{m[1]}0{int(m[2]) - 4}{m[3]}", regex=True)
-    return plain, pd.to_timedelta(ends.to_numpy(dtype=int), unit="D")
+    plain = texts.str.replace(after, lambda m: f"{m[1]}0{int(m[2]) - 4}{m[3]}", regex=True)
+    return plain, pd.to_timedelta((plain != texts).to_numpy(dtype=int), unit="D")
 
 
 _DATE = re.compile(

@@ -23,6 +23,7 @@ from mentions import mentions
 
 from data_prep.base.errors import InputError, Words
 from data_prep.cube import open_cube
+from data_prep.preparation import open_again, preparation_of
 from data_prep.readers.units import canonical, scale_of
 from data_prep.sets.table import read
 from stforecast.cli.main import cli
@@ -1342,6 +1343,44 @@ def test_ends_on_a_clock_that_changes_become_begins_in_utc(day, tmp_path):
     assert found["time"].values == np.datetime64(day)
     hours = read(path, time_zone=zone, clock="local", resample="1h", agg="mean")
     np.testing.assert_array_equal(hours.indexes["time"], begins.tz_convert(None))
+
+
+@pytest.mark.parametrize(
+    "name", ["EndTime", "PeriodEnd", "HourEnding", "endtime", "ora fine", "Hora final", "结束时间"]
+)
+def test_ends_are_known_by_their_name(name, tmp_path):
+    ends = pd.date_range("2024-05-10 00:15", periods=96, freq="15min")
+    rows = [f"{t:%Y-%m-%d %H:%M},a,{v}" for v, t in enumerate(ends)]
+    path = save(tmp_path, "\n".join([f"{name},cell,v", *rows, ""]))
+    hours = read(path, time=name, resample="1h", agg="sum")["v"]
+    np.testing.assert_array_equal(hours[:, 0], np.arange(96).reshape(24, 4).sum(axis=1))
+
+
+@pytest.mark.parametrize("form", ["%Y-%m-%d", "%d.%m.%Y"])
+@pytest.mark.parametrize("n", [24, 9])
+def test_a_later_delivery_has_ends_like_the_first(form, n, tmp_path):
+    """Also a part of a day, without 24:00; its 0:00 would be of another kind."""
+
+    def saved(day, hours):
+        rows = [f"{day:{form}} {h:02}:00,a,{h}" for h in hours]
+        return save(tmp_path, "\n".join(["time,cell,v", *rows, ""]))
+
+    first = read(saved(pd.Timestamp("2024-05-30"), range(1, 25)), resample="3h", agg="sum")
+    again = saved(pd.Timestamp("2024-05-31"), range(1, n + 1))
+    later = open_again(again, preparation_of(first))["v"]
+    assert later["time"].values[0] == np.datetime64("2024-05-31T00:00")
+    np.testing.assert_array_equal(later[:, 0], np.arange(1, n + 1).reshape(-1, 3).sum(axis=1))
+    with pytest.raises(InputError, match="'time' has 0:00, expected 24:00"):
+        open_again(saved(pd.Timestamp("2024-05-31"), range(9)), preparation_of(first))
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_25_hours_of_a_day_are_refused(first, tmp_path):
+    """Its hours would be one off from the second 2:00 on, or be of two kinds."""
+    rows = [f"2024-10-27,{hour},a,1" for hour in range(first, first + 25)]
+    path = save(tmp_path, "\n".join(["Date,HE,cell,v", *rows, ""]))
+    with pytest.raises(InputError, match=rf"'HE' has the hours {first} to {first + 24}, expected"):
+        read(path, time_zone="Europe/Rome", clock="local", resample="1h", agg="sum")
 
 
 def test_days_of_a_month_are_no_ends(tmp_path, caplog):
