@@ -10,6 +10,7 @@ from typing import Literal, get_args
 
 from data_prep.base.errors import InputError, Words, choose
 from data_prep.readers.columns import KeyColumns
+from data_prep.readers.origin import FIRST
 from data_prep.readers.resampling import Aggregate, Resampling
 from data_prep.readers.times import Clock, check_time_zone
 
@@ -158,6 +159,8 @@ class TableOptions:
 
     def _refuse_unread(self) -> None:
         """Refuse options that nothing reads beside, or without, others."""
+        if FIRST.get(None) is not None:  # Earlier versions noted options that they did not read.
+            return
         of_events = self.of_events
         if self.crs is not None and self.sites is None:
             remedy = Words("only {sites} reads it; give the table of sites, or leave out {crs}")
