@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -123,6 +124,8 @@ class TableOptions:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             given = getattr(self, field.name)
+            if isinstance(given, os.PathLike):
+                object.__setattr__(self, field.name, given := os.fspath(given))
             if str(field.type).startswith("str") and not isinstance(given, str | None):
                 raise InputError(f"{field.name} is {given!r}, expected text; write it in quotes")
         for option, choices in CHOICES.items():

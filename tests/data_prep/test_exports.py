@@ -1374,6 +1374,22 @@ def test_a_later_delivery_has_ends_like_the_first(form, n, tmp_path):
         open_again(saved(pd.Timestamp("2024-05-31"), range(9)), preparation_of(first))
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "gb18030", "big5"])
+def test_chinese_texts_in_any_encoding(encoding, tmp_path):
+    """UTF-16 also without its mark, though few bytes of the names are 0."""
+    names = (
+        ["時間", "小區名稱", "流量（MB）"]
+        if encoding == "big5"
+        else ["时间", "小区名称", "流量（MB）"]
+    )
+    rows = [f"2024-05-10 {h:02}:00,一{c},{h}" for h in range(24) for c in "甲乙"]
+    path = tmp_path / "a.csv"
+    path.write_bytes("\n".join([",".join(names), *rows, ""]).encode(encoding))
+    values = read(path)["流量（MB）"]
+    assert sorted(values["cell"].values) == sorted(["一甲", "一乙"])
+    np.testing.assert_array_equal(values.values, np.tile(np.arange(24), (2, 1)).T)
+
+
 @pytest.mark.parametrize("separator", [";", ","])
 @pytest.mark.parametrize(("first", "wanted"), [("0.512", 1.234), ("1.234,5", 1234)])
 def test_later_numbers_have_the_decimal_mark_of_the_first(first, wanted, separator, tmp_path):

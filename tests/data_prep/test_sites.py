@@ -172,7 +172,7 @@ def test_degrees_may_be_texts(tmp_path):
     rows = [f"{t},{c},1" for t in pd.date_range("2024-05-10", periods=4, freq="h") for c in "ab"]
     (tmp_path / "a.csv").write_text("\n".join(["time,cell,v", *rows, ""]))
     (tmp_path / "sites.csv").write_text("cell;lon;lat\na;9.25W;45°30'\nb;-9,5;45,25S\n")
-    ds = read(tmp_path / "a.csv", sites=str(tmp_path / "sites.csv"))
+    ds = read(tmp_path / "a.csv", sites=tmp_path / "sites.csv")
     assert ds["lon"].values.tolist() == [-9.25, -9.5]
     assert ds["lat"].values.tolist() == [45.5, -45.25]
     (tmp_path / "sites.csv").write_text("cell,lon,lat\na,9 west,45\nb,9,45\n")
