@@ -149,7 +149,7 @@ def test_advice_on_a_table_is_a_command_that_has_these_options(service, tmp_path
         main(["update", str(run), "--new", str(twice)])
     shown = capsys.readouterr().err
     assert "--duplicates" in shown
-    words = shlex.split(shown[shown.index("stforecast prepare table") :].rstrip().rstrip(")"))
+    words = shlex.split(shown[shown.rindex("stforecast prepare table") :].rstrip().rstrip(")"))
     words[words.index("--out") + 1] = cube = str(tmp_path / "twice.nc")
     for args in ([*words[1:], "--duplicates", "mean"], ["update", str(run), "--new", cube]):
         with pytest.raises(SystemExit) as end:
