@@ -18,9 +18,7 @@ import xarray as xr
 from data_prep import DATA_SETS, options_of
 from data_prep.base.errors import InputError, Words, reading
 from data_prep.cube import open_cube
-from data_prep.readers.options import READ_BY
-from data_prep.readers.origin import NAMED
-from data_prep.readers.time_columns import OF_ENDS
+from data_prep.readers.origin import FIRST, NAMED
 
 ATTRIBUTE = "preparation"
 """Attribute of a cube that names its data set and the options of its `prepare`, as JSON."""
@@ -29,16 +27,16 @@ log = logging.getLogger(__name__)
 
 
 def as_attribute(
-    data_set: str, options: Mapping[str, Any], *, ends: bool = False
+    data_set: str, options: Mapping[str, Any], found: Mapping[str, Any] | None = None
 ) -> dict[str, str]:
-    """Return the attribute that says how a cube was prepared, and whether times were `ends`.
+    """Return the attribute that says how a cube was prepared, and what was found in its records.
 
     Options of the first file's cells are left out, as later records have the same cells.
     """
     of_first = {"raw", "out", "cells", "sample", "seed", "grid", "sites", "crs"}
     of_first |= {"spread", "progress"}
     kept = {n: v for n, v in options.items() if v is not None and n not in of_first}
-    about = {"data_set": data_set, "options": kept} | ({"ends": True} if ends else {})
+    about = {**(found or {}), "data_set": data_set, "options": kept}
     return {ATTRIBUTE: json.dumps(about, sort_keys=True)}
 
 
@@ -77,8 +75,6 @@ def open_again(
     data_set, options = DATA_SETS.find(preparation["data_set"]), dict(preparation["options"])
     if options.get("units") == "1":  # As earlier versions noted where none was given.
         del options["units"]
-    if isinstance(records, pd.DataFrame):  # It is not written in any way.
-        options = {name: value for name, value in options.items() if name not in READ_BY}
     if "start" in options:
         name = records if isinstance(records, Path) else "the DataFrame"
         raise InputError(
@@ -88,7 +84,7 @@ def open_again(
     if "allow_gaps" in options:
         options["allow_gaps"] = True
     whose = Words("stforecast prepare {}", preparation["data_set"]).typed
-    of_ends = OF_ENDS.set(bool(preparation.get("ends")))
+    first = FIRST.set(preparation)
     token = NAMED.set(f" (an option of `{whose}`, whose cube can be given instead)")
     try:
         return _opened(records, data_set, options, preparation["cell"])
@@ -106,7 +102,7 @@ def open_again(
         ) from e
     finally:
         NAMED.reset(token)
-        OF_ENDS.reset(of_ends)
+        FIRST.reset(first)
 
 
 def _opened(

@@ -14,7 +14,7 @@ from data_prep.base.limits import check_expansion
 from data_prep.readers.formats import Format, Part, format_of, names_table, suffixes
 from data_prep.readers.numbers import decide_decimal, to_numbers
 from data_prep.readers.options import READ_BY, TableOptions
-from data_prep.readers.origin import Origin, StepLog
+from data_prep.readers.origin import FIRST, Origin, StepLog
 from data_prep.readers.table import Table, without_nan
 
 log = StepLog("decode")
@@ -59,7 +59,8 @@ def apply(parts: Sequence[Part], options: TableOptions) -> list[Table]:
 
 def refuse_unread(parts: Sequence[Part], options: TableOptions) -> None:
     """Refuse options that no format of the parts reads; without parts, of a frame."""
-    given = [option for option in READ_BY if getattr(options, option) not in (None, False)]
+    known = FIRST.get(None) is not None  # Later records may be in another format.
+    given = [o for o in READ_BY if not known and getattr(options, o) not in (None, False)]
     found = [_format_of(part) for part in parts] if given else []
     own = {one.name for one in found if one.__module__.startswith(__name__.partition(".")[0])}
     for option in given if len(own) == len({*found}) else ():  # Others may read any option.

@@ -46,8 +46,9 @@ def find_encoding(start: bytes, name: str) -> str:
         return "utf-16"
     if start.startswith(codecs.BOM_UTF8):
         return "utf-8-sig"
-    if start[1:40:2].count(0) > 15 or start[:40:2].count(0) > 15:
-        return "utf-16-le" if start[1] == 0 else "utf-16-be"
+    odd_0, even_0 = start[1::2].count(0), start[::2].count(0)
+    if max(odd_0, even_0) > max(15, 4 * min(odd_0, even_0)):
+        return "utf-16-le" if odd_0 > even_0 else "utf-16-be"
     try:
         start[: start.rfind(b"\n") + 1].decode()
         return "utf-8"
@@ -62,6 +63,7 @@ def find_encoding(start: bytes, name: str) -> str:
         is_latin = 2 * len(alone) > sum(byte > 127 for byte in odd)
         found = "cp1252" if best is None or is_latin else best.encoding
         found = (found.startswith("cp125") and _of_pairs(odd)) or found
+        found = "big5" if _is_big5(odd) else found
         shown = odd.splitlines()[0].decode(found, errors="replace")
         log.info(
             name,
@@ -69,6 +71,20 @@ def find_encoding(start: bytes, name: str) -> str:
             Words("pass {encoding} for another"),
         )
         return found
+
+
+def _is_big5(text: bytes) -> bool:
+    """Return whether bytes beyond ASCII are pairs for usual characters of Big5, some half ASCII.
+
+    >>> [_is_big5("時間,一甲,流量".encode(code)) for code in ("big5", "gb18030")]
+    [True, False]
+    >>> _is_big5("LÄNGE ÄM, ZÄHLER, °C".encode("cp1252"))
+    False
+    """
+    if not re.fullmatch(rb"([\x00-\x7f]|[\xa1-\xc6][\x40-\x7e\xa1-\xfe])*", text):
+        return False
+    pairs = set(re.findall(rb"[\x80-\xff].", text))
+    return any(pair[1] < 128 for pair in pairs) and len({pair[0] for pair in pairs}) > 2
 
 
 def _of_pairs(text: bytes) -> str:

@@ -25,7 +25,7 @@ from data_prep.readers.events import COUNT, find_events
 from data_prep.readers.flags import is_flag
 from data_prep.readers.ids import cells_of, find_cells, is_named_id, is_whole, may_be_values
 from data_prep.readers.options import CELL, TableOptions
-from data_prep.readers.origin import Origin, StepLog
+from data_prep.readers.origin import FIRST, Origin, StepLog
 from data_prep.readers.places import read_properties
 from data_prep.readers.rows import TOTAL
 from data_prep.readers.table import Table, as_numbers, is_text, n_known
@@ -137,6 +137,8 @@ def find_layout(table: Table, options: TableOptions) -> Table:
 
 def _refuse_unread(table: Table, options: TableOptions) -> None:
     """Refuse options that a table of this kind does not read."""
+    if FIRST.get(None) is not None:  # Earlier versions noted options that they did not read.
+        return
     name, kind = table.origin.name, table.kind
     other_layout = f"{name}, whose layout is {kind}, has no use for"
     if options.cell != CELL and kind != "long":

@@ -17,9 +17,16 @@ from data_prep.readers.columns import (
     without_calendar,
 )
 from data_prep.readers.options import Decimal, TableOptions
-from data_prep.readers.origin import Origin, StepLog
+from data_prep.readers.origin import FIRST, Origin, StepLog
 from data_prep.readers.table import Table
-from data_prep.readers.units import UNIT_AFTER, canonical, common_unit, factors, units_after
+from data_prep.readers.units import (
+    UNIT_AFTER,
+    canonical,
+    common_unit,
+    factors,
+    unit_of,
+    units_after,
+)
 
 _POINT = (
     r"^\s*[+-]?([1-9][0-9]{0,2}(,[0-9]{3})+(\.[0-9]*)?"
@@ -83,6 +90,18 @@ def may_be_grouped(column: pl.Series, min_whole: float = 0.0) -> bool:
     return bool(len(parts)) and bool(whole.mean() >= min_whole)
 
 
+def _is_share(table: Table, name: str) -> bool:
+    """Return whether a column is in %, by its name or its texts."""
+    units = units_after(table[name])
+    return unit_of(name) == "%" or (units is not None and "%" in map(canonical, _written(units)))
+
+
+def has_fractions(table: Table) -> bool:
+    """Return whether numbers of a text have decimals."""
+    floats = (c for c in table.columns.iter_columns() if table.origin.texts and c.dtype.is_float())
+    return any((c % 1 > 0).any() for c in floats)
+
+
 def _decide_mark(texts: pl.Series, mark: str) -> Decimal | None:
     """Return the decimal mark if commas, or points, in texts leave no doubt, else None.
 
@@ -142,10 +161,13 @@ def decide_decimal(
         return decimal
     unclear: dict[Decimal, tuple[Origin, str]] = {}
     sure = beside = False
+    first: Decimal | None = FIRST.get({}).get("decimal")
     for table in tables:
         for name, texts in _texts_of_numbers(table.columns, keys):
             mark = "," if texts.str.contains(",", literal=True).any() else "."
             found = _decide_mark(texts, mark)
+            if found is None and _is_share(table, name):  # Of thousands of % there are none.
+                found, sure = ("comma", sure) if mark == "," else ("point", True)
             held = texts.filter(texts.str.contains(mark, literal=True)).head(1).to_list()
             holds = f"column {name!r} holds {held[0]!r}" if held else ""
             sure |= mark == "," and found == "point" and texts.str.contains(_POINT).all()
@@ -160,7 +182,8 @@ def decide_decimal(
                 sure = True
             elif found is None:
                 own = texts.str.contains(_WHOLE).sum() >= MIN_WHOLE * len(texts)
-                if mark == "," or own or not (table.typed or table.separator == ","):
+                rarely = table.typed or table.separator == ","
+                if mark == "," or own or first == "comma" or not rarely:
                     unclear.setdefault("comma" if mark == "," else "point", (table.origin, holds))
                     beside |= own
         if table.origin.texts and not table.as_text:  # Else its numbers are texts.
@@ -168,6 +191,8 @@ def decide_decimal(
             sure |= any((c % 1 > 0).any() and not may_be_grouped(c) for c in floats)
     if not unclear:
         return "point"
+    if first and not sure:
+        return first
     (origin, _), *_ = unclear.values()
     shown = "; ".join(holds for _, holds in unclear.values())
     if sure:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Literal, get_args
 
 from data_prep.base.errors import InputError, Words, choose
 from data_prep.readers.columns import KeyColumns
+from data_prep.readers.origin import FIRST
 from data_prep.readers.resampling import Aggregate, Resampling
 from data_prep.readers.times import Clock, check_time_zone
 
@@ -123,7 +124,9 @@ class TableOptions:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             given = getattr(self, field.name)
-            if str(field.type).startswith("str") and not isinstance(given, str | Path | None):
+            if isinstance(given, os.PathLike):
+                object.__setattr__(self, field.name, given := os.fspath(given))
+            if str(field.type).startswith("str") and not isinstance(given, str | None):
                 raise InputError(f"{field.name} is {given!r}, expected text; write it in quotes")
         for option, choices in CHOICES.items():
             if (given := getattr(self, option)) not in get_args(choices):
@@ -159,6 +162,8 @@ class TableOptions:
 
     def _refuse_unread(self) -> None:
         """Refuse options that nothing reads beside, or without, others."""
+        if FIRST.get(None) is not None:  # Earlier versions noted options that they did not read.
+            return
         of_events = self.of_events
         if self.crs is not None and self.sites is None:
             remedy = Words("only {sites} reads it; give the table of sites, or leave out {crs}")

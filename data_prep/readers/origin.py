@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -39,6 +39,9 @@ class Note(NamedTuple):
 
 _NOTES: ContextVar[list[Note] | None] = ContextVar("notes", default=None)
 
+
+FIRST: ContextVar[Mapping[str, Any]] = ContextVar("first")
+"""What was noted of the first records, while later ones are read in the same way."""
 
 NAMED: ContextVar[str] = ContextVar("named", default="")
 """What follows options in notices: whose they are, if not of the command that reads."""

@@ -50,6 +50,7 @@ def read(raw: Path | pd.DataFrame, options: TableOptions) -> xr.Dataset:
     table, given = _one_table(raw, options), options
     options = options.of_joined
     table = time_columns.apply(table, options)
+    found = {"decimal": table.mark, "ends": bool(table.ends)}
     table = flags.apply(layout.apply(table, options))
     table = cells.apply(table, options).packed()
     try:
@@ -60,8 +61,7 @@ def read(raw: Path | pd.DataFrame, options: TableOptions) -> xr.Dataset:
         raise events or e from (e if events else None)
     cube = cube if options.cells else cells.without_totals(cube, table.origin)
     decided = dataclasses.replace(given, **table.decided)
-    ends = bool(table.ends)
-    cube = cube.assign_attrs(as_attribute("table", dataclasses.asdict(decided), ends=ends))
+    cube = cube.assign_attrs(as_attribute("table", dataclasses.asdict(decided), found))
     return places.add_sites(cube, Path(options.sites), options.crs) if options.sites else cube
 
 
@@ -81,7 +81,9 @@ def _one_table(raw: Path | pd.DataFrame, options: TableOptions) -> Table:
         options = dataclasses.replace(options, decimal=mark)
         tables = rows.apply(decode.apply(parts, options), options)
     tables = [numbers.apply(table, mark, options) for table in tables]
+    known = mark if mark == "comma" or any(map(numbers.has_fractions, tables)) else ""
     table = join.apply(tables, "" if isinstance(raw, pd.DataFrame) else raw.name, options)
     table = names.apply(table, options)
     name, checksums = table.origin.name, {file.name: checksum(file) for file in files}
-    return table.with_(about={"title": f"Table {name}", "source": name, "checksums": checksums})
+    about = {"title": f"Table {name}", "source": name, "checksums": checksums}
+    return table.with_(about=about, mark=known)

@@ -37,6 +37,7 @@ class Table:
         as_text: whether its columns are texts, whatever they hold.
         separator: what separates the fields of a text.
         typed: whether its format gives columns types.
+        mark: decimal mark of its numbers; empty without one.
         ends: name of the times that are ends of steps; empty if none are, None if not known.
         beside: columns with one value for all times that were across.
         decided: options by name with which a later table is read in the same way.
@@ -57,6 +58,7 @@ class Table:
     as_text: bool = False
     separator: str = ""
     typed: bool = False
+    mark: str = ""
     ends: str | None = None
     beside: Sequence[str] = ()
     decided: Mapping[str, Any] = field(default_factory=dict)

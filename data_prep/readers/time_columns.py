@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Sequence
-from contextvars import ContextVar
 
 import numpy as np
 import pandas as pd
@@ -28,7 +27,7 @@ from data_prep.readers.columns import (
 )
 from data_prep.readers.ids import may_be_ids
 from data_prep.readers.options import CLOCK, TIME, TableOptions
-from data_prep.readers.origin import StepLog
+from data_prep.readers.origin import FIRST, StepLog
 from data_prep.readers.resampling import step_length
 from data_prep.readers.table import Table
 from data_prep.readers.times import are_of_day, of_unequal
@@ -55,9 +54,6 @@ ENDS = (
     r"|(?-i:[a-z]End([^a-z]|$))|结束|终止|截止"
 )
 """Pattern of the name of a column of ends of steps or periods."""
-
-OF_ENDS: ContextVar[bool] = ContextVar("of_ends", default=False)
-"""Whether the first records, as which later ones are read, had the ends of steps."""
 
 log = StepLog("times")
 
@@ -276,7 +272,7 @@ def _with_ends(table: Table) -> Table:
                 "write times with their offset, such as 2024-10-27T02:00+02:00, if a clock went "
                 "back then"
             )
-    if not ends and OF_ENDS.get():
+    if not ends and FIRST.get({}).get("ends"):
         if midnight := [c for c in clocks if _bounds(texts[c])[0] == 0]:
             raise InputError(
                 f"{table.origin.name}: column {midnight[0]!r} has 0:00, expected 24:00 as in the "

@@ -42,8 +42,8 @@ _KPI = frozenset({
 """Words in names of what cells measure."""
 
 
-HALF_WIDTH = str.maketrans("（）［］【】％／", "()[][]%/")
-"""Brackets and signs of units as in Chinese texts, and as in others."""
+HALF_WIDTH = {0xFEE0 + code: code for code in range(0x21, 0x7F)} | str.maketrans("【】", "[]")
+"""Letters, brackets and signs of units as in Chinese texts, and as in others."""
 
 
 def canonical(unit: str) -> str:
@@ -54,10 +54,11 @@ def canonical(unit: str) -> str:
     >>> canonical("kb/s"), canonical("MB/s"), canonical("Mib/s")
     ('kbit/s', 'MB/s', 'Mibit/s')
     """
+    unit = unit.translate(HALF_WIDTH)
     if bits := re.fullmatch("([KMGT]i?)b|([kKmMgGtT]?i?)b/s", unit):
         prefix = (bits[1] or bits[2]).upper().replace("I", "i")
         return f"{'k' if prefix == 'K' else prefix}bit{'' if bits[1] else '/s'}"
-    return _UNITS.get(unit.lower().translate(HALF_WIDTH), "")
+    return _UNITS.get(unit.lower(), "")
 
 
 def usual(unit: str) -> str:
@@ -126,7 +127,7 @@ def unit_of(name: str) -> str:
 
     >>> unit_of("DL Traffic (GB)"), unit_of("thp_mbps"), unit_of("PRB [%]"), unit_of("Cell (3)")
     ('GB', 'Mbit/s', '%', '')
-    >>> unit_of("下行流量(MB)"), unit_of("上行流量（MB）"), unit_of("利用率【％】")
+    >>> unit_of("下行流量(MB)"), unit_of("上行流量（ＭＢ）"), unit_of("利用率【％】")
     ('MB', 'MB', '%')
     >>> unit_of("31 - 35 mph"), unit_of("Flow > 70 km/h"), unit_of("80+ mph")
     ('', '', '')

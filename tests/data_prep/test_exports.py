@@ -1374,6 +1374,64 @@ def test_a_later_delivery_has_ends_like_the_first(form, n, tmp_path):
         open_again(saved(pd.Timestamp("2024-05-31"), range(9)), preparation_of(first))
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "gb18030", "big5"])
+def test_chinese_texts_in_any_encoding(encoding, tmp_path):
+    """UTF-16 also without its mark, though few bytes of the names are 0."""
+    names = (
+        ["時間", "小區名稱", "流量（MB）"]
+        if encoding == "big5"
+        else ["时间", "小区名称", "流量（MB）"]
+    )
+    rows = [f"2024-05-10 {h:02}:00,一{c},{h}" for h in range(24) for c in "甲乙"]
+    path = tmp_path / "a.csv"
+    path.write_bytes("\n".join([",".join(names), *rows, ""]).encode(encoding))
+    values = read(path)["流量（MB）"]
+    assert sorted(values["cell"].values) == sorted(["一甲", "一乙"])
+    np.testing.assert_array_equal(values.values, np.tile(np.arange(24), (2, 1)).T)
+
+
+@pytest.mark.parametrize("separator", [";", ","])
+@pytest.mark.parametrize(("first", "wanted"), [("0.512", 1.234), ("1.234,5", 1234)])
+def test_later_numbers_have_the_decimal_mark_of_the_first(first, wanted, separator, tmp_path):
+    """Also where theirs alone would leave it open."""
+
+    def saved(number, day):
+        rows = [f'2024-05-{day} {h:02}:00{separator}a{separator}"{number}"' for h in range(24)]
+        return save(tmp_path, "\n".join([f"time{separator}cell{separator}v", *rows, ""]))
+
+    preparation = preparation_of(read(saved(first, 10)))
+    later = open_again(saved("1.234", 11), preparation)["v"]
+    np.testing.assert_allclose(later, wanted)
+
+
+@pytest.mark.parametrize(("name", "unit"), [("Availability (%)", ""), ("v", " %")])
+@pytest.mark.parametrize("number", ["99.123", "99,123"])
+def test_shares_are_no_thousands(number, name, unit, tmp_path):
+    rows = [f"2024-05-10 {h:02}:00;a;{number}{unit}" for h in range(24)]
+    (values,) = read(save(tmp_path, "\n".join([f"time;cell;{name}", *rows, ""]))).data_vars.values()
+    np.testing.assert_allclose(values, 99.123)
+    assert values.attrs["units"] == "%"
+
+
+@pytest.mark.parametrize(
+    "unread",
+    [
+        {"name": "load", "encoding": "cp1252", "sheet": "Data", "records": "data.rows"},
+        {"resample": "1h", "agg": "count", "values": "v", "duplicates": "sum"},
+    ],
+)
+@pytest.mark.parametrize("as_frame", [False, True])
+def test_noted_options_that_later_records_do_not_read_are_no_error(unread, as_frame, tmp_path):
+    """Earlier versions noted them, and a later delivery may be in another format."""
+    rows = [f"2024-05-10 {h:02}:00,a,{h}" for h in range(24)]
+    path = save(tmp_path, "\n".join(["time,cell,v", *rows, ""]))
+    noted = {"data_set": "table", "options": unread, "cell": "a"}
+    (values,) = open_again(pd.read_csv(path) if as_frame else path, noted).data_vars.values()
+    assert values.values[:, 0].tolist() == ([1] * 24 if "agg" in unread else [*range(24)])
+    with pytest.raises(InputError):
+        read(path, **unread)
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_25_hours_of_a_day_are_refused(first, tmp_path):
     """Its hours would be one off from the second 2:00 on, or be of two kinds."""

@@ -43,7 +43,7 @@ from data_prep.readers.head import (
 )
 from data_prep.readers.numbers import MIN_WHOLE, may_be_grouped
 from data_prep.readers.options import TableOptions
-from data_prep.readers.origin import Origin, StepLog
+from data_prep.readers.origin import FIRST, Origin, StepLog
 from data_prep.readers.table import Table
 from data_prep.readers.written_times import TIME_LIKE
 
@@ -172,7 +172,8 @@ def _read(path: Path, content: bytes | None, keys: Container[str], options: Tabl
         path, content, separator, names, skip, len("".join(lines[:skip]).encode()), head.timed
     )
     lacking, content = body.without_notes()
-    as_text = options.decimal == "comma" or any(has_comma(f) for row in rows for f in row)
+    commas = "comma" in (options.decimal, FIRST.get({}).get("decimal"))
+    as_text = commas or any(has_comma(f) for row in rows for f in row)
     table = body.parse(content, keys, as_text)
     if not as_text and options.decimal == "auto":
         # Where commas separate fields, points rarely separate thousands.
