@@ -96,9 +96,7 @@ def deliveries(
             )
             counts["held back", kind] += (1, doubt is not None)
     _plant(cube, issued, places, rng, counts)
-    about = {**results.about, "name": ""}
-    options = [f"--{n.replace('_', '-')} {v}" for n, v in about.items() if v]
-    of = {"data": name, "settings": " ".join([data[0].name, *options])}
+    of = {"data": name, "settings": results.settings(data[0], "name")}
     results.add(*({**of, "what": what, "kind": kind, "n": n, "found": found}
                   for (what, kind), (n, found) in counts.items()))  # fmt: skip
     return deliveries_table(pd.DataFrame(results.rows))

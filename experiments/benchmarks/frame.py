@@ -158,6 +158,11 @@ class Results:
         with atomic_path(self.path) as part:
             part.write_text(text)
 
+    def settings(self, data: Path, *without: str) -> str:
+        """Return the name of the data and the options of this call, but for some."""
+        options = {n: v for n, v in self.about.items() if v and n not in without}
+        return " ".join([data.name, *(f"--{n.replace('_', '-')} {v}" for n, v in options.items())])
+
     def fix(self, **values: Any) -> None:
         """Note options that hold for all rows; refuse others than the file's rows had."""
         for name, value in values.items():

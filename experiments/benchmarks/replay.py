@@ -74,8 +74,9 @@ def replay(
 
     A run is made of the first days, with the settings of `stforecast forecast`. Then each further
     day is a table of its own that `update` gets, as in service. The results get a row for each way
-    and day: what it did, and the errors of the forecast that it made of the next day. The next call
-    goes on after the last day.
+    and day: what it did, and the errors of the forecast that it made of the next day. Each row has
+    the file and the options, so that it can be measured again. The next call goes on after the last
+    day.
 
     Args:
         results: gets the rows.
@@ -96,6 +97,7 @@ def replay(
     logging.getLogger("stforecast").setLevel(logging.ERROR)
     last = time.monotonic() + 60 * minutes if minutes else math.inf
     assert results.path is not None
+    of = {"data": name, "settings": results.settings(data[0], "name", "ways", "minutes")}
     for way in ways.split(","):
         done = sum(row["data"] == name and row["way"] == way for row in results.rows)
         begins = range(24 * (train_days + done), len(wide) - 23, 24)
@@ -105,7 +107,7 @@ def replay(
             folder = results.path.parent / f"{name}, {way}"
             replayed = partial(_in_service, folder=folder, way=way)
         for row in replayed(wide, 24 * train_days, begins, zone, method):
-            results.add({"data": name, "way": way, **row})
+            results.add({**of, "way": way, **row})
             if time.monotonic() > last:
                 return replay_table(pd.DataFrame(results.rows))
     if not results.rows:
@@ -173,10 +175,11 @@ def _row(
     action: str,
     seconds: float,
 ) -> dict[str, object]:
-    """Return the errors of the forecast of a day."""
+    """Return the errors of the forecast of a day, but for cells with one reading all day."""
     local = pd.DatetimeIndex(forecast.index).tz_localize(None)
     wide = wide[[type(wide.columns[0])(c) for c in forecast.columns]]  # in order of names
-    values = wide.reindex(local).to_numpy()
+    values = wide.reindex(local).to_numpy(float, copy=True)
+    values[:, np.fmax.reduce(values) == np.fmin.reduce(values)] = np.nan  # These counters stand.
     error, inside, width = forecast.to_numpy() - values, np.nan, np.nan
     seen = np.isfinite(error)
     before = wide.reindex(local - pd.Timedelta(days=1)).to_numpy()

@@ -473,6 +473,8 @@ def _swapped(of: Delivery) -> Doubt | None:
     # On a holiday many cells are odd, and a few are so as others usually are.
     if fits.sum() < fewest or after[fits].mean() > AS_EXPECTED:
         return None
+    if (fits & fits[place]).sum() < 2:  # One that stopped is as a quiet one: nobody has its place.
+        return None
     names = [f"{of.cells[odd[j]]} as {of.cells[odd[i]]}" for i, j in enumerate(place) if fits[i]]
     return Doubt("swapped", f"cells are as expected in other places: {some(names)}")
 

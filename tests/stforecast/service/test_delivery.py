@@ -124,6 +124,19 @@ def test_places_are_assigned_only_where_cells_are_nearer_to_what_others_had(orde
             _swapped(of)
 
 
+@pytest.mark.parametrize(
+    ("order", "found"), [([1, 0, 2, 3], True), ([1, 2, 0, 3], True), ([1, 2, None, 3], False)]
+)
+def test_cells_change_places_with_each_other(order, found):
+    """That one stopped, and others are as their neighbours were, is no exchange."""
+    own = np.array([10.0, 25.0, 90.0, 200.0]) * np.ones((8, 1))
+    times = pd.date_range("2024-02-10", periods=8, freq="h")
+    expected = Expected(times, own, own / 50, own / 50, own > 0)
+    seen = np.stack([own[:, i] if i is not None else own[:, 0] * 0 for i in order], axis=1)
+    of = Delivery(seen, expected, 0, 0, list("abcd"), UsualDistance(1.0, 1.0), 1.0)
+    assert (_swapped(of) is not None) == found
+
+
 def test_corrections_of_old_days_by_one_factor_are_held_back(updated, tmp_path):
     run, day = updated
     update(run, day(DAYS + 1), now=PRESENT)
