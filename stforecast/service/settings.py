@@ -41,8 +41,9 @@ class UpdateOptions(CheckedOptions):
         anew_days: a challenger is trained anew after so many days since the last time, whatever the
             errors; 0 for never.
         rest_days: fewest days between two trainings.
-        trial_days: last days, on which no challenger is trained, and on which it must win; fewer if
-            the model in service has learnt some of them, but at least four horizons.
+        trial_days: last days, on which no challenger is trained, and on which it must win; at most
+            `check_days` where errors grew, and fewer if the model in service has learnt some of
+            them, but at least four horizons.
         level: confidence with which the challenger must be better: the interval of the difference
             over the days of the trial must lie below 0.
         history_days: days of records that are kept, at least what inputs and trials need; 0 for as

@@ -371,23 +371,24 @@ RULES = UpdateOptions(
 
 
 @pytest.mark.parametrize(
-    ("state", "how", "calibrate"),
+    ("state", "how", "days", "calibrate"),
     [
-        (state_of(1.0, 0.9), None, False),
-        (state_of(9.0, 0.1, days=5), None, False),
-        (state_of(1.0, 0.7), None, True),
-        (state_of(1.0, 1.0), None, True),
-        (state_of(1.2, 0.9), FURTHER, False),
-        (state_of(1.2, 0.9, lost=FURTHER), ANEW, False),
-        (state_of(1.2, 0.9, trained=2), None, False),
-        (state_of(1.0, 0.9, trained=14), FURTHER, False),
-        (state_of(1.0, 0.9, trained=14, anew=28), ANEW, False),
-        (state_of(1.2, 0.7), FURTHER, True),
+        (state_of(1.0, 0.9), None, 0, False),
+        (state_of(9.0, 0.1, days=5), None, 0, False),
+        (state_of(1.0, 0.7), None, 0, True),
+        (state_of(1.0, 1.0), None, 0, True),
+        (state_of(1.2, 0.9), FURTHER, 7, False),
+        (state_of(1.2, 0.9, lost=FURTHER), ANEW, 7, False),
+        (state_of(1.2, 0.9, trained=2), None, 0, False),
+        (state_of(1.0, 0.9, trained=14), FURTHER, 14, False),
+        (state_of(1.0, 0.9, trained=14, anew=28), ANEW, 14, False),
+        (state_of(1.2, 0.7), FURTHER, 7, True),
     ],
 )
-def test_the_rule(state, how, calibrate):
+def test_the_rule(state, how, days, calibrate):
+    """Where errors grew, the trial is shorter, so that a challenger learns what changed."""
     found = decide(state, RULES, 0.9)
-    assert (found.how, found.calibrate) == (how, calibrate)
+    assert (found.how, found.trial_days, found.calibrate) == (how, days, calibrate)
     assert found.reason
 
 
