@@ -95,13 +95,13 @@ class Decision:
         how: `FURTHER` or `ANEW`; None for no challenger.
         calibrate: whether the bounds are calibrated again, unless a challenger replaces the model.
         reason: why, in words.
-        trial_days: last days on which the challenger must win.
+        most_days: most last days on which the challenger must win.
     """
 
     how: How | None
     calibrate: bool
     reason: str
-    trial_days: float = 0.0
+    most_days: float = math.inf
 
 
 def decide(state: ServiceState, options: UpdateOptions, nominal: float) -> Decision:
@@ -110,8 +110,8 @@ def decide(state: ServiceState, options: UpdateOptions, nominal: float) -> Decis
     1. Nothing, before `check_days` have been forecast.
     2. Train anew after `anew_days`, or where errors grew and training further has lost already.
     3. Train further after `further_days`, or where errors grew by more than `error_tolerance`.
-       Neither before `rest_days` are over. Where errors grew, the trial is of `check_days`, so that
-       a challenger learns more of what has changed.
+       Neither before `rest_days` are over. Where errors grew, the trial is of `check_days` at most,
+       so that a challenger learns more of what has changed.
     4. Calibrate where coverage is off by more than `coverage_tolerance`.
 
     Args:
@@ -135,14 +135,12 @@ def decide(state: ServiceState, options: UpdateOptions, nominal: float) -> Decis
     covered = f"coverage {found.coverage:.1%} of {nominal:.0%}"
     if trained >= options.rest_days:
         if options.anew_days and anew >= options.anew_days:
-            reason = f"{anew:.0f} days since it was trained anew"
-            return Decision(ANEW, calibrate, reason, options.trial_days)
+            return Decision(ANEW, calibrate, f"{anew:.0f} days since it was trained anew")
         if worse:
-            days = min(options.check_days, options.trial_days)
-            return Decision(ANEW if state.standing.lost else FURTHER, calibrate, errors, days)
+            how = ANEW if state.standing.lost else FURTHER
+            return Decision(how, calibrate, errors, options.check_days)
         if options.further_days and trained >= options.further_days:
-            reason = f"{trained:.0f} days since the last training"
-            return Decision(FURTHER, calibrate, reason, options.trial_days)
+            return Decision(FURTHER, calibrate, f"{trained:.0f} days since the last training")
     return Decision(None, calibrate, covered if calibrate else f"{errors}; {covered}")
 
 
@@ -384,7 +382,7 @@ def _challenged(
     assert how is not None
     try:
         unseen = (begin_of(series, 1) - trained_until(forecaster.model_)) / pd.Timedelta(days=1)
-        days = min(decision.trial_days, max(unseen, 0.0))
+        days = min(options.trial_days, decision.most_days, max(unseen, 0.0))
         n_steps = trial_steps(forecaster.model_, series, days)
         if trained_until(forecaster.model_) >= begin_of(series, n_steps):
             reason = f"{decision.reason}; the model was trained on days of the trial, so it waits"

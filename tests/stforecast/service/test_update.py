@@ -1,5 +1,6 @@
 import json
 import logging
+import math
 import os
 import random
 import resource
@@ -373,22 +374,22 @@ RULES = UpdateOptions(
 @pytest.mark.parametrize(
     ("state", "how", "days", "calibrate"),
     [
-        (state_of(1.0, 0.9), None, 0, False),
-        (state_of(9.0, 0.1, days=5), None, 0, False),
-        (state_of(1.0, 0.7), None, 0, True),
-        (state_of(1.0, 1.0), None, 0, True),
+        (state_of(1.0, 0.9), None, math.inf, False),
+        (state_of(9.0, 0.1, days=5), None, math.inf, False),
+        (state_of(1.0, 0.7), None, math.inf, True),
+        (state_of(1.0, 1.0), None, math.inf, True),
         (state_of(1.2, 0.9), FURTHER, 7, False),
         (state_of(1.2, 0.9, lost=FURTHER), ANEW, 7, False),
-        (state_of(1.2, 0.9, trained=2), None, 0, False),
-        (state_of(1.0, 0.9, trained=14), FURTHER, 14, False),
-        (state_of(1.0, 0.9, trained=14, anew=28), ANEW, 14, False),
+        (state_of(1.2, 0.9, trained=2), None, math.inf, False),
+        (state_of(1.0, 0.9, trained=14), FURTHER, math.inf, False),
+        (state_of(1.0, 0.9, trained=14, anew=28), ANEW, math.inf, False),
         (state_of(1.2, 0.7), FURTHER, 7, True),
     ],
 )
 def test_the_rule(state, how, days, calibrate):
     """Where errors grew, the trial is shorter, so that a challenger learns what changed."""
     found = decide(state, RULES, 0.9)
-    assert (found.how, found.trial_days, found.calibrate) == (how, days, calibrate)
+    assert (found.how, found.most_days, found.calibrate) == (how, days, calibrate)
     assert found.reason
 
 
