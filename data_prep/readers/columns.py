@@ -21,7 +21,7 @@ TIMES = frozenset({
     "startdate", "dateid", "timeid", "periodstarttime", "resulttime", "collecttime",
     "datum", "zeit", "uhrzeit", "zeitpunkt", "zeitstempel", "fecha", "fechahora", "hora", "heure",
     "horodatage", "data", "dataora", "ora", "periodo", "inicio", "时间", "日期", "时段",
-    "开始时间", "起始时间", "采集时间", "统计时间",
+    "开始时间", "起始时间", "采集时间", "统计时间", "時刻", "日時", "日付", "年月日",
 })  # fmt: skip
 CELLS = frozenset({
     "cell", "cellid", "cellname", "station", "stationid", "stationname", "sensor", "sensorid",
@@ -36,7 +36,7 @@ CELLS = frozenset({
     "gnodebname", "gnodebid", "cellfdnname", "counterid", "countername", "gate", "zone", "zoneid",
     "stopid", "stopname", "standort", "zelle", "zellname", "celda", "cellule", "estacion",
     "stazione", "haltestelle", "zahlstelle", "zst", "scn", "小区", "小区名称", "站点", "站点名称",
-    "车站", "车站名称", "网元", "网元名称",
+    "车站", "车站名称", "网元", "网元名称", "基地局", "セル", "地点", "観測地点",
 })  # fmt: skip
 HOURS = frozenset({
     "hour", "hr", "hours", "hourofday", "stunde", "heure", "hora", "ora", "time", "hourid",

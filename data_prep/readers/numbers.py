@@ -135,17 +135,13 @@ def apply(table: Table, mark: Decimal, options: TableOptions) -> Table:
         log.warning(table.origin, "no number is a text here; ", unread)
     table = use_unit_column(spread_quantities(table, keys), keys)
     values = _values(table, table.times, keys)
-    counted_up = [c for c in values if len(table) >= 10 and _counts(table[c])]
+    counts = pl.int_range(1, len(table) + 1, eager=True)
+    counted_up = [c for c in values if len(table) >= 10 and (table[c] == counts).all()]
     if not counted_up or len(counted_up) == len(values) or options.values is not None:
         return table
     again = Words("pass {values} to choose columns")
     log.info(table.origin, f"not taken as values, as it numbers the rows: {counted_up[0]}; ", again)
     return table.without(counted_up)
-
-
-def _counts(column: pl.Series) -> bool:
-    """Return whether a column is 1, 2, 3 and so on."""
-    return column[0] == 1 and column[-1] == len(column) and bool((column.diff()[1:] == 1).all())
 
 
 def decide_decimal(
@@ -199,7 +195,8 @@ def decide_decimal(
         if "comma" in unclear:
             log.info(origin, f"{shown}: commas separate thousands, as others have points")
         return "point"
-    dotted = (t[c] for t in tables for c in t.names if c in keys and t[c].dtype == pl.String)
+    others = [t for t in tables if t.separator != ","]
+    dotted = (t[c] for t in others for c in t.names if c in keys and t[c].dtype == pl.String)
     date = r"^\s*\d{1,2}\.\d{1,2}\.\d{2,4}\b"  # Of countries that write decimal commas.
     if (beside or "comma" in unclear) and any(c.str.contains(date).any() for c in dotted):
         log.info(origin, f"{shown}: a decimal comma, as dates have points")

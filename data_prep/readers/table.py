@@ -227,9 +227,7 @@ def n_known(column: pl.Series) -> int:
 
 def as_numbers(column: pl.Series) -> pl.Series:
     """Return numbers, also of texts; missing where a value is none."""
+    if column.dtype.is_temporal():
+        return pl.Series(column.name, [None] * len(column), dtype=pl.Float64)
     texts = column.str.strip_chars() if column.dtype == pl.String else column
-    return (
-        texts.cast(pl.Float64, strict=False)
-        if not column.dtype.is_temporal()
-        else (pl.Series(column.name, [None] * len(column), dtype=pl.Float64))
-    )
+    return texts.cast(pl.Float64, strict=False)

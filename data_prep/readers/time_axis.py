@@ -181,6 +181,8 @@ def place_times(
             "times have no offset and are read as UTC; ",
             Words("give {time_zone:Europe/Berlin} {clock:local} for the clock of a place"),
         )
+    if ends == "":
+        _warn_of_ends(to_wall(times, zone) if zone else times, origin)
     zone = options.time_zone or zone or "UTC"
     if clock == "local" and options.time_zone and not _is_even_on_wall(times, zone):
         times = to_utc(times, cell_at, zone, origin, options.gaps)
@@ -211,6 +213,16 @@ def place_times(
     bounds = begin_in_utc(pd.DatetimeIndex([*steps, steps[-1] + length]), zone)
     begins, ns = bounds[:-1].asi8, times.as_unit("ns").asi8
     return TimeAxis(steps, at, ns, begins, "local", zone, np.diff(bounds.asi8))
+
+
+def _warn_of_ends(times: pd.DatetimeIndex, origin: Origin) -> None:
+    """Warn of times of whole days whose first is a step after midnight, as of ends of steps."""
+    unique = times.unique().sort_values()
+    step = usual_step(unique) if len(unique) > 1 else DAY
+    bounds = pd.DatetimeIndex([unique[0] - step, unique[-1]])
+    if step < DAY and (bounds == bounds.normalize()).all():
+        found = f"times are {unique[0]} to {unique[-1]}, as of ends of steps"
+        log.warning(origin, f"{found}; if they are, name their column so, such as 'time end'")
 
 
 def _begins(

@@ -129,7 +129,7 @@ def _parse_distinct(column: pd.Series, origin: Origin, time_format: str) -> pd.D
         return parse_times(column.astype(str), time_format, origin)
     if types.is_numeric_dtype(column) and len(str(int(column.iloc[0]))) not in DIGITS:
         return _from_epoch(column.to_numpy(dtype=np.float64), origin)
-    return _from_text(column.astype(str), origin)
+    return _from_text(column.astype(str).str.removesuffix(".0"), origin)  # of a float
 
 
 def are_of_day(column: pd.Series) -> bool:

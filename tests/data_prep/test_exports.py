@@ -1374,19 +1374,26 @@ def test_a_later_delivery_has_ends_like_the_first(form, n, tmp_path):
         open_again(saved(pd.Timestamp("2024-05-31"), range(9)), preparation_of(first))
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "gb18030", "big5"])
-def test_chinese_texts_in_any_encoding(encoding, tmp_path):
+@pytest.mark.parametrize(
+    ("encoding", "names", "sites"),
+    [
+        *((e, "时间,小区名称,流量（MB）", ("一乙", "一甲")) for e in ("utf-16", "utf-16-le")),
+        *((e, "时间,小区名称,流量（MB）", ("一乙", "一甲")) for e in ("utf-16-be", "gb18030")),
+        ("gb18030", "时间,小区,流量（MB）", ("A", "B")),
+        ("big5", "時間,小區名稱,流量（MB）", ("一乙", "一甲")),
+        *((e, "時刻,基地局,トラフィック量（MB）", ("大阪", "東京")) for e in ("cp932", "euc_jp")),
+        *((e, "日時,地点,下り（MB）", ("新宿駅前", "渋谷")) for e in ("cp932", "euc_jp")),
+        *((e, "日付,ｾﾙ,通信量（MB）", ("A", "B")) for e in ("cp932", "euc_jp")),
+        *((e, "time,cell,下り（MB）", ("A", "B")) for e in ("cp932", "euc_jp")),
+    ],
+)
+def test_eastern_texts_in_any_encoding(encoding, names, sites, tmp_path):
     """UTF-16 also without its mark, though few bytes of the names are 0."""
-    names = (
-        ["時間", "小區名稱", "流量（MB）"]
-        if encoding == "big5"
-        else ["时间", "小区名称", "流量（MB）"]
-    )
-    rows = [f"2024-05-10 {h:02}:00,一{c},{h}" for h in range(24) for c in "甲乙"]
+    rows = [f"2024-05-10 {h:02}:00,{site},{h}" for h in range(24) for site in sites]
     path = tmp_path / "a.csv"
-    path.write_bytes("\n".join([",".join(names), *rows, ""]).encode(encoding))
-    values = read(path)["流量（MB）"]
-    assert sorted(values["cell"].values) == sorted(["一甲", "一乙"])
+    path.write_bytes("\n".join([names, *rows, ""]).encode(encoding))
+    values = read(path, cell=names.split(",")[1])[names.split(",")[2]]
+    assert (values.attrs["units"], [*values["cell"].values]) == ("MB", [*sites])
     np.testing.assert_array_equal(values.values, np.tile(np.arange(24), (2, 1)).T)
 
 
@@ -1475,3 +1482,36 @@ def test_a_zip_that_unpacks_to_too_much_is_refused(tmp_path):
     (tmp_path / "no.zip").write_bytes(io.BytesIO(b"PK\x03\x04no").getvalue())
     with pytest.raises(InputError, match=r"no\.zip: .* as a zip"):
         read(tmp_path / "no.zip")
+
+
+@pytest.mark.parametrize("values", ["load", None, "load,users"])
+def test_files_of_other_columns_give_the_values_that_all_have(values, tmp_path, caplog):
+    for day, more in ((4, ""), (5, ",users"), (6, "")):
+        rows = [f"2024-03-0{day} {h:02}:00,A,{day}{h:02}{more and ',7'}" for h in range(24)]
+        save(tmp_path, "\n".join([f"time,cell,load{more}", *rows, ""]), f"d{day}.csv")
+    if values == "load":
+        found = read(tmp_path, values=values)
+        assert [*found] == ["load"]
+        truth = [100 * day + h for day in (4, 5, 6) for h in range(24)]
+        np.testing.assert_array_equal(found["load"].values[:, 0], truth)
+        assert "users of d5.csv" in caplog.text
+    else:
+        lacking = "no column 'users' in d4.csv.*" if values else ""
+        with pytest.raises(InputError, match=rf"{lacking}d4\.csv has .* d5\.csv has .*values"):
+            read(tmp_path, values=values)
+
+
+@pytest.mark.parametrize("minutes", [15, 60])
+def test_times_that_may_be_ends_are_named_and_advice_on_them_is_right(minutes, tmp_path, caplog):
+    times = pd.date_range("2024-03-04", periods=2 * 24 * 60 // minutes + 1, freq=f"{minutes}min")
+    rows = [f"{t},A,{(t - times[1]).days * 24 + (t - times[1]).seconds // 3600}" for t in times[1:]]
+    path = save(tmp_path, "\n".join(["time,cell,v", *rows, ""]))
+    read(path)
+    assert "'time end'" in caplog.text
+    path.write_text(path.read_text().replace("time,", "time end,"))
+    hours = read(path, resample="1h", agg="mean")["v"]
+    np.testing.assert_array_equal(hours.values[:, 0], np.arange(48))
+    assert hours["time"].values[0] == np.datetime64("2024-03-04T00:00")
+    caplog.clear()
+    read(save(tmp_path, "\n".join(["time,cell,v", *(f"{t},A,1" for t in times[:-1]), ""])))
+    assert "time end" not in caplog.text

@@ -245,7 +245,8 @@ class Excel(Format):
         if not rows:
             remedy = Words("choose another {sheet}")
             raise InputError(f"{path.name}, row 1: empty, expected column names; ", remedy)
-        begin = [["" if v is None else _text(v) for v in row] for row in rows[:LINES]]
+        # A time of a whole day is a date.
+        begin = [["" if v is None else str(v).removesuffix(" 00:00:00") for v in r] for r in rows[:LINES]]
         head = find_head(begin, path.name, "row")
         names, skip = numbered(len(rows[0])), 0
         if not options.no_header:
@@ -263,11 +264,6 @@ class Excel(Format):
             timed=head.timed,
             as_text=True,  # Numbers are numbers in a sheet.
         )
-
-
-def _text(value: Any) -> str:
-    """Return the text of a cell; a time of a whole day is a date."""
-    return str(value).removesuffix(" 00:00:00") if isinstance(value, datetime.date) else str(value)
 
 
 def _filled(rows: list[tuple[Any, ...]], merged: list[Area], path: Path) -> list[list[Any]]:

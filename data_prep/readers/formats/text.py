@@ -79,13 +79,6 @@ class Text(Format):
         """Read a file, or the content of the part."""
         path = part.path
         content = _unpacked(path) if part.content is None else part.content
-        try:
-            if options.encoding is not None:
-                b"".decode(options.encoding)
-        except LookupError as e:
-            raise InputError(
-                f"unknown encoding {options.encoding!r}; ", Words("give {encoding} such as cp1252")
-            ) from e
         encoding = options.encoding or find_encoding(_start(path, content), path.name)
         if encoding not in UNICODE:
             content = _recoded(path, content, encoding)
