@@ -107,7 +107,7 @@ class Protocol:
             if np.array_equal(np.unique(steps), task.steps):
                 return name
         known = "; ".join(f"{n}: {', '.join(map(str, t.steps))}" for n, t in self.tasks.items())
-        listed = ", ".join(map(str, np.unique(steps)[:30]))
+        listed = ", ".join(map(str, np.unique(steps)[:30])) or "missing, as there are no rows"
         raise InputError(
             f"{source}: steps ahead are {listed}; a file has those of a task ({known})"
         )

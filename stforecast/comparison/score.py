@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pandas as pd
 import xarray as xr
 
 from data_prep.base.errors import InputError, counted, reading
+from data_prep.base.registry import find
 from stforecast.bench.run_groups import ALL, grouped
 from stforecast.bench.statistics.estimate import ErrorSums, holm, permutation_test
 from stforecast.bench.tables import number
@@ -55,22 +56,24 @@ def read_file(path: Path, values: xr.DataArray, protocol: Protocol) -> ScoredFor
         InputError: if a column or a forecast is missing, or times, units or cells are others'.
     """
     with reading(path, "as a table", "give a CSV file with a header"):
-        table = pd.read_csv(path, dtype={"cell": str}).rename(columns={"horizon": "step"})
+        table = pd.read_csv(path, dtype={"cell": str})
+    table = table if "step" in table else table.rename(columns={"horizon": "step"})
     lacking = {"step", "cell", "forecast"} - {*table}
     if lacking or not {"time", "origin"} & {*table}:
         raise InputError(
-            f"{path}: no column {min(lacking, default='time')!r}; give time or origin, step, cell, "
-            "forecast, and q0.05 and the like for quantiles"
+            f"{path}: no column {min(lacking, default='time')!r} in {', '.join([*table][:8])}; "
+            "give time or origin, step, cell, forecast, and q0.05 and the like for quantiles"
         )
     name = protocol.task_of(table["step"].to_numpy(), str(path))
     task = protocol.tasks[name]
     place = _places(table, values, str(path))
-    begin = place - (table["step"].to_numpy() - 1)
+    begin = place - (table["step"].to_numpy(int) - 1)
     _check_begins(begin, task, values, str(path))
     cells = pd.Index(values["cell"].to_numpy()).get_indexer(pd.Index(table["cell"]))
     if (cells < 0).any():
         raise InputError(
-            f"{path}: unknown cell {table['cell'][cells < 0].iloc[0]!r}; as in the data"
+            f"{path}: unknown cell {table['cell'][cells < 0].iloc[0]!r}; give names of the data, "
+            f"as {str(values['cell'].to_numpy()[0])!r}"
         )
     where = (begin - task.first) // task.every, np.searchsorted(task.steps, table["step"]), cells
     times = np.zeros((task.count, len(task.steps), len(values["cell"])), int)
@@ -93,6 +96,9 @@ def read_file(path: Path, values: xr.DataArray, protocol: Protocol) -> ScoredFor
         if not np.isfinite(array).all():
             raise InputError(f"{path}: {column} has values that are not finite numbers")
         found[level] = array
+    if any(column.startswith("q") for column in table) and len(found) < len(LEVELS):
+        wanted = ", ".join(f"q{level:g}" for level in LEVELS if level not in found)
+        log.warning("%s: no pinball loss, as there is no column %s", path, wanted)
     _check_values(found, values, task, str(path))
     return ScoredForecasts(path.stem, name, found)
 
@@ -104,7 +110,7 @@ def _places(table: pd.DataFrame, values: xr.DataArray, path: str) -> np.ndarray:
 
     def local(column: str) -> pd.Series:
         with reading(path, f"at {column}", "give times as 2013-12-15 00:00"):
-            found = pd.to_datetime(table[column])
+            found = pd.to_datetime(table[column].astype(str), format="ISO8601")
         zone = values.attrs["time_zone"]
         return found.dt.tz_convert(zone).dt.tz_localize(None) if found.dt.tz else found
 
@@ -189,6 +195,11 @@ def read_runs(folder: Path, values: xr.DataArray, protocol: Protocol) -> list[Sc
         folds = [run.forecasts() for run in runs]
         kept = [ds[[n for n, v in ds.items() if v.dims == ds["y"].dims]] for ds in folds]
         forecasts = xr.concat(kept, "time")
+        if not forecasts.indexes["time"].is_unique:
+            raise InputError(
+                f"{folder}, {label}: several runs forecast the same times, as with two seeds; give "
+                "a folder with one run of each test part"
+            )
         steps = forecasts.sizes["horizon"]
         name = protocol.task_of(np.arange(1, steps + 1), f"{folder}, {label}")
         task = protocol.tasks[name]
@@ -263,8 +274,14 @@ def tabulate_scores(
     Args:
         sums: sums of all methods, see `SUMS`.
         protocol: their protocol.
-        reference: method to compare the others with; by default the one with the lowest error.
+        reference: method to compare the others with; by default, and in tasks without it, the one
+            with the lowest error.
+
+    Raises:
+        InputError: if no task has the reference.
     """
+    if reference is not None:
+        find("reference", reference, dict.fromkeys(sums["method"]))
     found = {}
     for task, some in sums.groupby("task", sort=False):
         cells: dict[str, dict[str, str]] = {name: {"method": name} for name in some["method"]}
@@ -327,9 +344,11 @@ def score(paths: Sequence[Path], data: Path, protocol: Protocol) -> pd.DataFrame
         runs = path.is_dir()
         read = read_runs(path, values, protocol) if runs else [read_file(path, values, protocol)]
         for found in read:
+            if runs and (found.task, found.name) in known:
+                found = replace(found, name=f"{found.name}, {path.resolve().name}")
             if (found.task, found.name) in known:
                 raise InputError(
-                    f"{path}: {found.name} is the name of another row; rename the file"
+                    f"{path}: {found.name} is the name of another row; rename the file or folder"
                 )
             known.add((found.task, found.name))
             parts.append(day_sums(found, values, protocol))

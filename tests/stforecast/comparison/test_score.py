@@ -94,7 +94,9 @@ def test_each_kind_of_time_gives_the_same(read):
     step = pd.Timedelta("1h")
     origin = plain.assign(origin=plain["time"] - step * plain["step"])
     with_offset = plain.assign(time=plain["time"].dt.tz_localize("Europe/Rome"))
-    for same in (origin, origin.drop(columns="time"), with_offset, plain.sample(frac=1)):
+    as_floats = plain.assign(step=plain["step"].astype(float), horizon=24)
+    files = (origin, origin.drop(columns="time"), with_offset, plain.sample(frac=1), as_floats)
+    for same in files:
         np.testing.assert_array_equal(read(same).levels[0.5], expected)
 
 
@@ -104,7 +106,7 @@ HOUR = pd.Timedelta("1h")
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: t.drop(columns="forecast"), "column 'forecast'; .*origin"),
+        (lambda t: t.drop(columns="forecast"), "column 'forecast' in time, .*origin"),
         (lambda t: t.drop(columns="time"), "no column 'time'"),
         (lambda t: t[t["step"] < 5], "1, 2, 3, 4; .*task"),
         (lambda t: t.assign(time=t["time"] - HOUR), "1 step early: .*Europe/Rome"),
@@ -115,7 +117,9 @@ HOUR = pd.Timedelta("1h")
         (lambda t: t.assign(origin=t["time"] - 30 * HOUR), r"origin \+ step"),
         (lambda t: t[t["cell"] != 2], "48 .*144 missing, .*cell 2 "),
         (lambda t: pd.concat([t, t.head(1)]), "1 .*144 .*twice"),
-        (lambda t: t.assign(cell=t["cell"] + 1), "unknown cell '4'"),
+        (lambda t: t.assign(cell=t["cell"] + 1), "unknown cell '4'.* '1'"),
+        (lambda t: t.head(0), "no rows"),
+        (lambda t: t.assign(time=t["time"].dt.strftime("%d.%m.%Y %H:%M")), "at time .*2013-12-15"),
         (lambda t: t.assign(forecast=np.nan), "forecast .*finite"),
         (lambda t: t.assign(forecast=t["forecast"] - 20), "data's units"),
         (lambda t: t.assign(**{"q0.25": t["forecast"] + 1}), "quantiles cross"),
@@ -133,6 +137,11 @@ def test_forecasts_that_fit_the_next_value_are_noted(read, caplog):
         moved = table_of().assign(forecast=VALUES[np.minimum(DAY.targets.ravel() + 1, 239)].ravel())
         read(moved)
     assert "one step" in caplog.text
+
+
+def test_quantiles_that_give_no_pinball_loss_are_noted(read, caplog):
+    read(table_of().assign(**{"q0.050": 0.0, "q0.25": 0.0, "q0.75": 90.0}))
+    assert "q0.05, q0.95" in caplog.text
 
 
 def test_runs_and_files_are_compared(town, tmp_path, capsys):
@@ -157,6 +166,14 @@ def test_runs_and_files_are_compared(town, tmp_path, capsys):
     assert list(json.loads(capsys.readouterr().out)["tasks"]) == ["one day"]
     with pytest.raises(InputError, match=r"mine .*row"):
         score([*paths, paths[0]], cube, made)
+    twice = score([tmp_path / "runs", tmp_path / "runs" / "ridge"], cube, made)
+    assert {*twice["method"]} == {"ridge", "ridge, ridge"}
+    with pytest.raises(InputError, match=r"'nobody'.*mine, ridge"):
+        tabulate_scores(sums, made, "nobody")
+    seeded = {**split, "intervals": "none", "seed": 2}
+    runs.run("ridge", cube, tmp_path / "runs" / "again", seeded)
+    with pytest.raises(InputError, match="ridge: several runs"):
+        score([tmp_path / "runs"], cube, made)
 
 
 @pytest.mark.parametrize(
@@ -230,6 +247,7 @@ def test_the_page_can_be_typed(traffic_dir, tmp_path, monkeypatch, capsys):
     assert "over 9 blocks of two test days (8 degrees of freedom)" in found
     quick = [word.replace("fedlean", "seasonal_day") for word in bench]
     assert run(cli, ["-q", *quick], obj={}).exit_code == 0
-    monkeypatch.setattr(protocols.Protocol, "published", tmp_path / "none.csv")
-    assert "seasonal_day" in run(cli, ["-q", *of_runs], obj={}).output
-    assert "seasonal_day" in Path("sums.csv").read_text()
+    found = run(cli, ["-q", *of_runs], obj={}).output
+    ours, again = re.findall(r"^(?:seasonal_day|seasonal_day, day) +([\d.]+.*\])", found, re.M)[-2:]
+    assert ours == again
+    assert "seasonal_day, day" in Path("sums.csv").read_text()
