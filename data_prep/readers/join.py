@@ -50,7 +50,7 @@ def apply(tables: Sequence[Table], name: str, options: TableOptions) -> Table:
             kept = [one.without([c for c in one.names if c in odd]) for one in tables]
             return apply(kept, name, options)
         tables = _stacked_by(tables, lambda one: frozenset(one.names), name, options)
-        return _joined(tables, [k for k in keys if k in common], name, chosen)
+        return _joined(tables, [k for k in keys if k in common], name, *chosen)
     sets = [one.columns.select(keys).unique() for one in tables]
     n_different = len(_below(sets).unique())
     n_common = sum(map(len, sets)) - n_different
@@ -263,9 +263,7 @@ def _in_units(one: Table, units: Mapping[str, str]) -> pl.DataFrame:
     )
 
 
-def _joined(
-    tables: Sequence[Table], keys: Sequence[str], name: str, chosen: Sequence[str] = ()
-) -> Table:
+def _joined(tables: Sequence[Table], keys: Sequence[str], name: str, *chosen: str) -> Table:
     """Return the columns of all tables side by side, by common keys."""
     others = [c for one in tables for c in one.names if c not in keys]
     if len(set(others)) < len(others) or not set(tables[0].times) <= set(keys):

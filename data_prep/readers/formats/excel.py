@@ -246,7 +246,9 @@ class Excel(Format):
             remedy = Words("choose another {sheet}")
             raise InputError(f"{path.name}, row 1: empty, expected column names; ", remedy)
         # A time of a whole day is a date.
-        begin = [["" if v is None else str(v).removesuffix(" 00:00:00") for v in r] for r in rows[:LINES]]
+        begin = [
+            ["" if v is None else str(v).removesuffix(" 00:00:00") for v in r] for r in rows[:LINES]
+        ]
         head = find_head(begin, path.name, "row")
         names, skip = numbered(len(rows[0])), 0
         if not options.no_header:
