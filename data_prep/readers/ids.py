@@ -160,9 +160,8 @@ def _distinguishing_together(table: Table, texts: Sequence[str]) -> tuple[str, .
     ]
     columns = [c for c in (*texts, *numbers) if "," not in c][:8]
     some_times = table[time].unique(maintain_order=True).head(SOME_TIMES)
-    of_some_times = table.with_(
-        columns=table.columns.filter(table[time].is_in(some_times.implode()))
-    )
+    few = table.columns.filter(table[time].is_in(some_times.implode()))
+    of_some_times = table.with_(columns=few)
     for again in (0.0, MOST_AGAIN):
         for n in (1, 2, 3):
             for found in itertools.combinations(columns, n):

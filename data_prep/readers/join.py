@@ -41,16 +41,16 @@ def apply(tables: Sequence[Table], name: str, options: TableOptions) -> Table:
     keys = list(dict.fromkeys([*first.times, *texts]))
     same = all(set(one.names) == set(first.names) for one in tables)
     if not same:
-        common = [c for c in first.names if all(c in one for one in tables)]
-        odd = {c: one.name for one in tables for c in one.names if c not in common}
+        in_all = [c for c in first.names if all(c in one for one in tables)]
+        odd = {c: one.name for one in tables for c in one.names if c not in in_all}
         chosen = options.chosen or ()
-        if chosen and {*chosen} <= {*common} and not any(c in options.keys for c in odd):
+        if chosen and {*chosen} <= {*in_all} and not any(c in options.keys for c in odd):
             shown = some([f"{column} of {file}" for column, file in odd.items()], 5)
             log.warning(name, f"not read, as only some tables have them: {shown}")
             kept = [one.without([c for c in one.names if c in odd]) for one in tables]
             return apply(kept, name, options)
         tables = _stacked_by(tables, lambda one: frozenset(one.names), name, options)
-        return _joined(tables, [k for k in keys if k in common], name, chosen)
+        return _joined(tables, [k for k in keys if k in in_all], name, *chosen)
     sets = [one.columns.select(keys).unique() for one in tables]
     n_different = len(_below(sets).unique())
     n_common = sum(map(len, sets)) - n_different
@@ -263,9 +263,7 @@ def _in_units(one: Table, units: Mapping[str, str]) -> pl.DataFrame:
     )
 
 
-def _joined(
-    tables: Sequence[Table], keys: Sequence[str], name: str, chosen: Sequence[str] = ()
-) -> Table:
+def _joined(tables: Sequence[Table], keys: Sequence[str], name: str, *chosen: str) -> Table:
     """Return the columns of all tables side by side, by common keys."""
     others = [c for one in tables for c in one.names if c not in keys]
     if len(set(others)) < len(others) or not set(tables[0].times) <= set(keys):

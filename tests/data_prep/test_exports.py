@@ -1515,3 +1515,29 @@ def test_times_that_may_be_ends_are_named_and_advice_on_them_is_right(minutes, t
     caplog.clear()
     read(save(tmp_path, "\n".join(["time,cell,v", *(f"{t},A,1" for t in times[:-1]), ""])))
     assert "time end" not in caplog.text
+
+
+def test_whole_dates_and_times_of_digits_are_found_by_any_name(tmp_path):
+    """Also where decimal commas make numbers of other columns, and with a colon in the time."""
+    for form in ("%Y%m%d%H%M", "%Y%m%d %H:%M", "%Y%m%d %H:%M:%S"):
+        rows = [f"{t.strftime(form)};{i},5;{i},25" for i, t in enumerate(HOURS)]
+        path = save(tmp_path, "\n".join(["Period End;a;b", *rows, ""]))
+        found = read(path, layout="wide")["value"]
+        np.testing.assert_array_equal(found.values[:, 0], np.arange(len(HOURS)) + 0.5)
+        assert found["time"].values[0] == HOURS.values[0]
+
+
+def test_dates_with_points_decide_no_mark_where_commas_separate_fields(tmp_path):
+    rows = [f'{t:%d.%m.%Y},{t:%H:%M},a,"{200 + i},387"' for i, t in enumerate(HOURS)]
+    path = save(tmp_path, "\n".join(["Date,Time,cell,v", *rows, ""]))
+    with pytest.raises(InputError, match="'200,387'") as error:
+        read(path)
+    assert mentions(str(error.value), "decimal")
+
+
+def test_texts_of_the_west_are_not_taken_for_eastern_ones(tmp_path):
+    rows = [f"{t},A,{i}" for i, t in enumerate(HOURS)]
+    for name in ("LÄNGE ÄM, ZÄHLER, °C", "Größe", "Tráfico (m³)"):
+        text = "\n".join([f"time;cell;{name}".replace(",", ""), *rows, ""]).replace(",", ";")
+        path = save(tmp_path, text, encoding="cp1252")
+        assert next(iter(read(path))).startswith(name.split(",")[0].split(" (")[0])

@@ -80,7 +80,7 @@ class Text(Format):
         path = part.path
         content = _unpacked(path) if part.content is None else part.content
         encoding = options.encoding or find_encoding(_start(path, content), path.name)
-        if encoding not in UNICODE:
+        if not encoding.startswith("utf-8"):
             content = _recoded(path, content, encoding)
         if re.match(rb"(\xef\xbb\xbf)?#(group|datatype|default|constant)", _start(path, content)):
             # A file of InfluxDB, whose annotations and numbers of its tables are left out, see
@@ -92,13 +92,10 @@ class Text(Format):
         try:
             return _read(path, content, keys, options)
         except pl.exceptions.PolarsError as e:
-            if encoding not in UNICODE or "utf" not in str(e).lower():
+            if not encoding.startswith("utf-8") or "utf" not in str(e).lower():
                 raise
             found = find_encoding(path.read_bytes() if content is None else content, path.name)
             return _read(path, _recoded(path, content, found), keys, options)
-
-
-UNICODE = ("utf-8", "utf-8-sig")
 
 
 def _recoded(path: Path, content: bytes | None, encoding: str) -> bytes:
