@@ -96,7 +96,7 @@ def read_file(path: Path, values: xr.DataArray, protocol: Protocol) -> ScoredFor
         if not np.isfinite(array).all():
             raise InputError(f"{path}: {column} has values that are not finite numbers")
         found[level] = array
-    if any(column.startswith("q") for column in table) and len(found) < len(LEVELS):
+    if any(str(column).startswith("q") for column in table) and len(found) < len(LEVELS):
         wanted = ", ".join(f"q{level:g}" for level in LEVELS if level not in found)
         log.warning("%s: no pinball loss, as there is no column %s", path, wanted)
     _check_values(found, values, task, str(path))
@@ -195,23 +195,19 @@ def read_runs(folder: Path, values: xr.DataArray, protocol: Protocol) -> list[Sc
         folds = [run.forecasts() for run in runs]
         kept = [ds[[n for n, v in ds.items() if v.dims == ds["y"].dims]] for ds in folds]
         forecasts = xr.concat(kept, "time")
-        if not forecasts.indexes["time"].is_unique:
-            raise InputError(
-                f"{folder}, {label}: several runs forecast the same times, as with two seeds; give "
-                "a folder with one run of each test part"
-            )
-        steps = forecasts.sizes["horizon"]
-        name = protocol.task_of(np.arange(1, steps + 1), f"{folder}, {label}")
+        horizon = forecasts.sizes["horizon"]
+        scored = (task.steps for task in protocol.tasks.values() if task.steps[-1] == horizon)
+        name = protocol.task_of(np.array(next(scored, [horizon])), f"{folder}, {label}")
         task = protocol.tasks[name]
         first = pd.DatetimeIndex(forecasts.indexes["time"]).tz_localize("UTC")
         local = first.tz_convert(values.attrs["time_zone"]).tz_localize(None)
-        where = local.get_indexer(times[task.first + task.every * np.arange(task.count)])
+        origins = times[task.first + task.every * np.arange(task.count)]
         remedy = "make the run with the data and test part of the protocol, see docs/compare.md"
-        if (where < 0).any():
-            raise InputError(
-                f"{folder}, {label}: no forecasts of all origins of {protocol.name}; {remedy}"
-            )
-        tested = forecasts.isel(time=where).transpose("time", "horizon", "cell")
+        if not local.is_unique or not origins.isin(local).all():
+            what = "no forecasts of all" if local.is_unique else "several runs, as of seeds, of the"
+            raise InputError(f"{folder}, {label}: {what} origins of {protocol.name}; {remedy}")
+        place = {"time": local.get_indexer(origins), "horizon": np.array(task.steps) - 1}
+        tested = forecasts.isel(place).transpose("time", "horizon", "cell")
         same = [*map(str, tested.indexes["cell"])] == [*map(str, values.indexes["cell"])]
         y = values.to_numpy()[task.targets]
         if not same or not np.allclose(np.where(np.isfinite(y), tested["y"], y), y, equal_nan=True):

@@ -170,6 +170,12 @@ def test_runs_and_files_are_compared(town, tmp_path, capsys):
     assert {*twice["method"]} == {"ridge", "ridge, ridge"}
     with pytest.raises(InputError, match=r"'nobody'.*mine, ridge"):
         tabulate_scores(sums, made, "nobody")
+    some = ProtocolTask((3, 6, 24), DAY.first, DAY.every, DAY.count)
+    stepped = protocols.Protocol(**{**made.__dict__, "tasks": {"some": some}})
+    of_some = score([tmp_path / "runs"], cube, stepped)
+    of_mse = of_some[of_some["metric"] == "mse"]
+    expected = (error[..., [2, 5, 23]] ** 2).sum()
+    np.testing.assert_allclose(of_mse["total"].sum(), expected, rtol=1e-4)
     seeded = {**split, "intervals": "none", "seed": 2}
     runs.run("ridge", cube, tmp_path / "runs" / "again", seeded)
     with pytest.raises(InputError, match="ridge: several runs"):
