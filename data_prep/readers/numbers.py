@@ -136,7 +136,7 @@ def apply(table: Table, mark: Decimal, options: TableOptions) -> Table:
     table = use_unit_column(spread_quantities(table, keys), keys)
     values = _values(table, table.times, keys)
     counts = pl.int_range(1, len(table) + 1, eager=True)
-    counted_up = [c for c in values if len(table) >= 10 and (table[c] == counts).all()]
+    counted_up = [c for c in values if len(table) >= 10 and table[c].eq_missing(counts).all()]
     if not counted_up or len(counted_up) == len(values) or options.values is not None:
         return table
     again = Words("pass {values} to choose columns")

@@ -1541,3 +1541,11 @@ def test_texts_of_the_west_are_not_taken_for_eastern_ones(tmp_path):
         text = "\n".join([f"time;cell;{name}".replace(",", ""), *rows, ""]).replace(",", ";")
         path = save(tmp_path, text, encoding="cp1252")
         assert next(iter(read(path))).startswith(name.split(",")[0].split(" (")[0])
+
+
+def test_only_a_column_that_numbers_the_rows_is_no_value(caplog):
+    caplog.set_level(logging.INFO)
+    known = pd.DataFrame({"time": HOURS, "cell": "A", "v": np.arange(len(HOURS)) * 1.5})
+    counted = known.assign(n=np.arange(len(HOURS)) + 1, late=pd.Series({1: 2.0}))
+    assert [*read(counted)] == ["v", "late"]
+    assert "rows: n;" in caplog.text
