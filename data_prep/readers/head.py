@@ -54,14 +54,16 @@ def find_encoding(start: bytes, name: str) -> str:
         return "utf-8"
     except UnicodeDecodeError:
         odd = b"\n".join(line for line in start.splitlines() if not line.isascii())[:SAMPLE]
-        from charset_normalizer import from_bytes  # slow to import
-
-        letters = "cp1252 gb18030 big5 shift_jis euc_kr cp1251 cp1250 cp1253"
-        best = from_bytes(odd[:4096], cp_isolation=letters.split()).best()
         # In Western texts, bytes beyond ASCII stand alone between letters.
         alone = re.findall(rb"(?<![\x80-\xff])[\x80-\xff](?![\x80-\xff])", odd)
         is_latin = 2 * len(alone) > sum(byte > 127 for byte in odd)
-        found = _by_characters(odd) or ("cp1252" if best is None or is_latin else best.encoding)
+        found = _by_characters(odd) or ("cp1252" if is_latin else "")
+        if not found:
+            from charset_normalizer import from_bytes  # slow to import
+
+            known = "cp1252 gb18030 big5 shift_jis euc_kr cp1251 cp1250 cp1253"
+            best = from_bytes(odd[:4096], cp_isolation=known.split()).best()
+            found = "cp1252" if best is None else best.encoding
         shown = odd.splitlines()[0].decode(found, errors="replace")
         again = Words("pass {encoding} for another")
         log.info(name, f"not UTF-8, read as {found}, such as {shown!r:.60}; ", again)

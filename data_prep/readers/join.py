@@ -47,7 +47,7 @@ def apply(tables: Sequence[Table], name: str, options: TableOptions) -> Table:
         if chosen and {*chosen} <= {*in_all} and not any(c in options.keys for c in odd):
             shown = some([f"{column} of {file}" for column, file in odd.items()], 5)
             log.warning(name, f"not read, as only some tables have them: {shown}")
-            kept = [one.without([c for c in one.names if c in odd]) for one in tables]
+            kept = [one.without([c for c in odd if c in one]) for one in tables]
             return apply(kept, name, options)
         tables = _stacked_by(tables, lambda one: frozenset(one.names), name, options)
         return _joined(tables, [k for k in keys if k in in_all], name, *chosen)

@@ -182,7 +182,7 @@ def place_times(
             Words("give {time_zone:Europe/Berlin} {clock:local} for the clock of a place"),
         )
     if ends == "":
-        _warn_of_ends(to_wall(times, zone) if zone else times, origin)
+        _warn_of_ends(times.unique().sort_values(), zone, origin)
     zone = options.time_zone or zone or "UTC"
     if clock == "local" and options.time_zone and not _is_even_on_wall(times, zone):
         times = to_utc(times, cell_at, zone, origin, options.gaps)
@@ -215,13 +215,12 @@ def place_times(
     return TimeAxis(steps, at, ns, begins, "local", zone, np.diff(bounds.asi8))
 
 
-def _warn_of_ends(times: pd.DatetimeIndex, origin: Origin) -> None:
+def _warn_of_ends(unique: pd.DatetimeIndex, zone: str | None, origin: Origin) -> None:
     """Warn of times of whole days whose first is a step after midnight, as of ends of steps."""
-    unique = times.unique().sort_values()
     step = usual_step(unique) if len(unique) > 1 else DAY
-    bounds = pd.DatetimeIndex([unique[0] - step, unique[-1]])
-    if step < DAY and (bounds == bounds.normalize()).all():
-        found = f"times are {unique[0]} to {unique[-1]}, as of ends of steps"
+    first, last = to_wall(unique[[0, -1]], zone) if zone else unique[[0, -1]]
+    if step < DAY and first - step == first.normalize() and last == last.normalize():
+        found = f"times are {first} to {last}, as of ends of steps"
         log.warning(origin, f"{found}; if they are, name their column so, such as 'time end'")
 
 
