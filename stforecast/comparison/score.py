@@ -203,9 +203,10 @@ def read_runs(folder: Path, values: xr.DataArray, protocol: Protocol) -> list[Sc
         local = first.tz_convert(values.attrs["time_zone"]).tz_localize(None)
         origins = times[task.first + task.every * np.arange(task.count)]
         remedy = "make the run with the data and test part of the protocol, see docs/compare.md"
-        if not local.is_unique or not origins.isin(local).all():
-            what = "no forecasts of all" if local.is_unique else "several runs, as of seeds, of the"
-            raise InputError(f"{folder}, {label}: {what} origins of {protocol.name}; {remedy}")
+        if not local.is_unique:
+            raise InputError(f"{folder}, {label}: runs of the same origins; give one seed")
+        if not origins.isin(local).all():
+            raise InputError(f"{folder}, {label}: lacks origins of {protocol.name}; {remedy}")
         place = {"time": local.get_indexer(origins), "horizon": np.array(task.steps) - 1}
         tested = forecasts.isel(place).transpose("time", "horizon", "cell")
         same = [*map(str, tested.indexes["cell"])] == [*map(str, values.indexes["cell"])]

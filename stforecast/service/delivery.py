@@ -470,10 +470,9 @@ def _swapped(of: Delivery) -> Doubt | None:
     moved = place != at
     before, after = cost[at, at], cost[at, place]
     fits = moved & (after < SWAPPED * before)
-    # On a holiday many cells are odd, and a few are so as others usually are.
-    if fits.sum() < fewest or after[fits].mean() > AS_EXPECTED:
-        return None
-    if (fits & fits[place]).sum() < 2:  # One that stopped is as a quiet one: nobody has its place.
+    # On a holiday many cells are odd, and a few are so as others usually are. A counter that stops
+    # looks like a quiet one, but no other cell has the readings that are expected of it.
+    if fits.sum() < fewest or after[fits].mean() > AS_EXPECTED or (fits & fits[place]).sum() < 2:
         return None
     names = [f"{of.cells[odd[j]]} as {of.cells[odd[i]]}" for i, j in enumerate(place) if fits[i]]
     return Doubt("swapped", f"cells are as expected in other places: {some(names)}")
