@@ -40,7 +40,7 @@ from stforecast.service.update import ANEW, CALIBRATED, FURTHER, KEPT, WENT_ON, 
 
 HORIZON = 24
 
-RULE, DAILY = "update", "anew every day"
+RULE, DAILY = "update", "retrained every day"
 
 RULES = {
     RULE: "",
@@ -49,7 +49,7 @@ RULES = {
 }
 """Settings under `[update]` of each way to replay the commands."""
 
-TRAINED = {DAILY: 1, "anew every 7 days": 7}
+TRAINED = {DAILY: 1, "retrained every 7 days": 7}
 """Days after which each further way trains from the beginning."""
 
 MISSING = 0.05
@@ -74,9 +74,8 @@ def replay(
 
     A run is made of the first days, with the settings of `stforecast forecast`. Then each further
     day is a table of its own that `update` gets, as in service. The results get a row for each way
-    and day: what it did, and the errors of the forecast that it made of the next day. Each row has
-    the file and the options, so that it can be measured again. The next call goes on after the last
-    day.
+    and day: what it did, and the errors of the forecast that it made of the next day. The next call
+    goes on after the last day.
 
     Args:
         results: gets the rows.
@@ -88,7 +87,7 @@ def replay(
         zone: time zone of the table.
         name: name of the data in the results.
         method: method of the run.
-        ways: what to replay: these, or `anew every 7 days`.
+        ways: what to replay: these, or `retrained every 7 days`.
         minutes: time after which no further day is begun; 0 for no such time.
     """
     wide = hourly_table(data[0]).loc[since or None :]

@@ -59,7 +59,7 @@ def test_who_repeats_the_day_errs_as_the_day_before_in_every_way(wide, tmp_path,
     upper, lower = draw_replay(long).axes
     for axes in (upper, lower):
         assert [len(line.get_xdata()) for line in axes.lines] == [2, 2, 2, 2]
-    np.testing.assert_allclose(upper.lines[0].get_ydata(), 1.0, rtol=0.2)
+    np.testing.assert_allclose(upper.lines[1].get_ydata(), 1.0, rtol=0.2)  # after "never"
 
 
 def test_a_table_that_ends_before_the_replay_is_refused(wide, tmp_path, capsys):
